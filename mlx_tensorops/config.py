@@ -1,0 +1,52 @@
+"""Every switch of the package, in one table: the only place that reads environment variables."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from .errors import fail
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One environment variable: its name, the value without it, and what it does."""
+
+    name: str
+    default: str
+    doc: str
+
+
+SWITCHES = (
+    Switch("MLX_TENSOROPS_ENGINE", "auto", "engine taken by engine='auto': auto | mpp | simdgroup | cpu | mlx; read when a call is first resolved"),
+    Switch("MLX_TENSOROPS_DEVICE", "", "force a device profile by name (see mlx_tensorops.device.PROFILES), for tests and for reading plans of another machine"),
+    Switch("MLX_TENSOROPS_DUMP", "", "folder that receives every rendered .metal file with its manifest"),
+    Switch("MLX_TENSOROPS_CACHE", "", "folder of on-disk caches; empty: $XDG_CACHE_HOME/mlx_tensorops, else ~/.cache/mlx_tensorops"),
+    Switch("MLX_TENSOROPS_THREADS", "0", "threads of the cpu engine; 0: one per core this process may use"),
+    Switch("MLX_TENSOROPS_HOSTMETAL_CLANG", "", "clang >= 19 used by hostmetal instead of the one in the ziglang package"),
+    Switch("MLX_TENSOROPS_BUILD_LOG", "", "file that receives one line per kernel that hostmetal really compiles"),
+)
+
+_BY_NAME = {switch.name: switch for switch in SWITCHES}
+
+
+def get(name: str) -> str:
+    """Value of a switch now: the environment's, else its default. Unknown names are an error."""
+    switch = _BY_NAME.get(name)
+    if switch is None:
+        fail("config", f"{name} is not a switch", nearest=", ".join(_BY_NAME), instead="add a row to mlx_tensorops.config.SWITCHES")
+    return os.environ.get(name, switch.default)
+
+
+def cache_home() -> str:
+    """Folder under which this package keeps its on-disk caches."""
+    chosen = get("MLX_TENSOROPS_CACHE")
+    if chosen:
+        return chosen
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "mlx_tensorops")
+
+
+def table() -> list[tuple[str, str, str]]:
+    """(name, value now, doc) of every switch, for ``doctor``."""
+    return [(s.name, get(s.name), s.doc) for s in SWITCHES]
