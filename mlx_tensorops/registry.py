@@ -1,0 +1,71 @@
+"""Kernel families by name. A family is found by being a module of ``primitives`` that has a FAMILY."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Callable, Mapping, Sequence
+
+from .errors import TensorOpsError, fail
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kernel family: what it answers, which kernels it has, what each of them needs.
+
+    Attributes:
+        name: family name; also the stem of its templates.
+        op: public operation in error messages.
+        spec: the frozen problem class.
+        templates: (engine, dataflow) -> template file.
+        legal: (spec, engine) -> reasons why the engine cannot run the spec; empty where it can.
+        rows: (spec, engine, tile) -> the variants of one set, in the order in which they are tried.
+        signature: variant -> Signature.
+        cost: variant -> Cost, rules for what one launch does.
+        variants: () -> every variant policy can reach; what tests, lint and the manifest walk.
+        gradient: vjp rule (primals, cotangents, argnums) -> gradients, or None.
+        public: name -> "module:attribute" of what the package exports for this family.
+    """
+
+    name: str
+    op: str
+    spec: type
+    templates: Mapping[tuple[str, str], str]
+    legal: Callable[[Any, str], Sequence[str]]
+    rows: Callable[[Any, str, Any], tuple]
+    signature: Callable[[Any], Any]
+    cost: Callable[[Any], Any]
+    variants: Callable[[], tuple]
+    gradient: Callable | None
+    public: Mapping[str, str]
+
+
+@lru_cache(maxsize=None)
+def families() -> Mapping[str, Family]:
+    """Every family, by name."""
+    from . import primitives
+
+    found = {}
+    for info in sorted(pkgutil.iter_modules(primitives.__path__), key=lambda m: m.name):
+        if info.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"{primitives.__name__}.{info.name}")
+        family = getattr(module, "FAMILY", None)
+        if family is not None:
+            found[family.name] = family
+    return found
+
+
+def family(name: str) -> Family:
+    """The family of that name, or an error that lists the known ones."""
+    found = families().get(name)
+    if found is None:
+        fail("registry", f"no kernel family is called {name!r}", nearest=", ".join(families()), cls=TensorOpsError)
+    return found
+
+
+def public_names() -> dict[str, str]:
+    """Every name the families export -> "module:attribute"."""
+    return {name: where for f in families().values() for name, where in f.public.items()}

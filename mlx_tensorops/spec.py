@@ -1,0 +1,61 @@
+"""What is asked, with no device in it: frozen, hashable descriptions of a problem.
+
+Sizes are not part of a spec. They arrive with the arrays, and a new sequence length is no new problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import DTypeError, TensorOpsError, fail
+
+PRECISIONS = ("exact", "tf32")
+ACTIVATIONS = ("relu", "gelu_tanh", "gelu_erf", "silu")
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to the f32 accumulator before the one rounding to the output type.
+
+    ``out = activation(a @ b + bias) + residual``; absent parts are skipped.
+    """
+
+    bias: bool = False
+    activation: str | None = None
+    residual: bool = False
+
+    def __post_init__(self):
+        if self.activation is not None and self.activation not in ACTIVATIONS:
+            fail("matmul", f"activation {self.activation!r} is unknown", nearest=", ".join(ACTIVATIONS),
+                 instead="apply the function to the result")
+
+    def __bool__(self) -> bool:
+        return self.bias or self.activation is not None or self.residual
+
+
+@dataclass(frozen=True)
+class GemmSpec:
+    """``out[..., M, N] = epilogue(a[..., M, K] @ b[..., K, N])``.
+
+    Attributes:
+        a, b, out: MLX dtype names. ``out`` is what the caller gets, after the rules of ``mx.matmul``.
+        a_ndim, b_ndim: ranks as passed; 1 is a vector as in ``mx.matmul``.
+        precision: "exact" (f32 operands keep their 24 bits) or "tf32" (they may lose low bits).
+        epilogue: fused work on the accumulator.
+    """
+
+    a: str
+    b: str
+    out: str
+    a_ndim: int = 2
+    b_ndim: int = 2
+    precision: str = "exact"
+    epilogue: Epilogue = Epilogue()
+
+    op = "matmul"
+
+    def __post_init__(self):
+        if self.precision not in PRECISIONS:
+            fail(self.op, f"precision {self.precision!r} is unknown", nearest=", ".join(PRECISIONS), cls=TensorOpsError)
+        if self.out not in ("float16", "bfloat16", "float32", "complex64"):
+            fail(self.op, f"out_dtype {self.out} is no floating type", nearest="float16, bfloat16, float32", cls=DTypeError)
