@@ -1,0 +1,28 @@
+"""What one launch of a variant does, as rules over its inputs: the numbers explain() prints and counters confirm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .rules import Rule
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work and traffic of one launch.
+
+    Attributes:
+        macs: multiply-adds issued, padding included.
+        matmul2d: matrix operations issued, one per simdgroup and step.
+        operand_bytes: bytes loaded from device memory per input, in order; exact where every size is a multiple of the block.
+        output_bytes: bytes stored.
+        accumulator_words: 32-bit registers per lane that hold the output fragments.
+        operand_words: 32-bit registers per lane that hold operand fragments at the same time.
+    """
+
+    macs: Rule
+    matmul2d: Rule
+    operand_bytes: tuple[Rule, ...]
+    output_bytes: Rule
+    accumulator_words: int
+    operand_words: int

@@ -1,0 +1,65 @@
+"""Variant -> its record: what it needs, what it was made from, how it is launched. JSON, stable order."""
+
+from __future__ import annotations
+
+import json
+
+from . import registry, signature
+from .select import INPUT_COOPERATIVE_TENSORS_SINCE
+from .variant import Variant
+from .version import __version__
+
+SCHEMA = 1
+
+# What an engine needs from the machine that compiles and runs the kernel.
+REQUIRES = {
+    "mpp": {"metal": "4.0", "os": ".".join(map(str, INPUT_COOPERATIVE_TENSORS_SINCE)), "neural_accelerators": True},
+    "simdgroup": {"metal": "3.1", "os": "14.0", "neural_accelerators": False},
+}
+
+
+def of(variant: Variant) -> dict:
+    """The manifest entry of a variant."""
+    from .shaders.render import render
+
+    sign = signature.of(variant)
+    source = render(variant)
+    family = registry.family(variant.family)
+    return {
+        "schema": SCHEMA,
+        "package": __version__,
+        "family": variant.family,
+        "op": family.op,
+        "engine": variant.engine,
+        "dataflow": variant.dataflow,
+        "row": variant.row,
+        "variant": variant.key,
+        "kernel": source.kernel,
+        "sha256": source.digest,
+        "template": family.templates[variant.engine, variant.dataflow],
+        "requires": REQUIRES[variant.engine],
+        # Anything with cooperative tensors is compiled on the user's OS: metallibs built against another SDK
+        # have been seen to give finite wrong numbers.
+        "live_compile": True,
+        "types": list(variant.types),
+        "accumulate": "float32",
+        "relaxed_precision": variant.relaxed,
+        "threads": sign.threads,
+        "threadgroup_bytes": sign.threadgroup_bytes,
+        "buffers": [{"name": b.name, "type": b.element.name, "role": "output" if b.output else "input"} for b in sign.buffers],
+        "scalars": [{"name": s.name, "type": s.c_type, "rule": s.rule.program()} for s in sign.scalars],
+        "outputs": [{"type": o.element.name, "shape": [r.program() for r in o.shape]} for o in sign.outputs],
+        "checks": [{"rule": c.rule.program(), "message": c.message} for c in sign.checks],
+        "when": sign.when.program(),
+        "grid": [r.program() for r in sign.grid],
+    }
+
+
+def to_json(variant: Variant) -> str:
+    """The entry as JSON text."""
+    return json.dumps(of(variant), indent=1) + "\n"
+
+
+def manifest() -> list[dict]:
+    """The entry of every variant of every family."""
+    return [of(v) for family in registry.families().values() for v in family.variants()]

@@ -1,0 +1,27 @@
+"""Which of the legal engines does engine="auto" take? Taste only; legality is in select.py.
+
+Nobody may get slower or less right by importing this package: on Metal MLX answers what MLX has, until
+a paired measurement on that device shows one of our kernels to be at least as fast.
+"""
+
+from __future__ import annotations
+
+from .device import DeviceProfile
+
+
+def order(device: DeviceProfile, *, mlx_has_it: bool = True) -> tuple[tuple[str, str], ...]:
+    """(engine, why) in the order in which ``auto`` tries them.
+
+    Args:
+        device: where the call runs.
+        mlx_has_it: whether MLX has the whole function, so that falling back costs nothing.
+    """
+    if device.backend == "cpu":
+        return (("cpu", "the native engine serves CPU streams"), ("mlx", "MLX's own operation"))
+    if device.backend == "metal" and not mlx_has_it:
+        return (
+            ("mpp", "MLX has no fused form of this"),
+            ("simdgroup", "MLX has no fused form of this"),
+            ("mlx", "composed of MLX operations"),
+        )
+    return (("mlx", "no paired measurement on this device shows another engine to be as fast"),)

@@ -1,0 +1,76 @@
+"""spec + context -> Decision: which engine answers, why, and why not each of the others.
+
+This is code-generation time: nothing is compiled, no array is touched. Cached per (spec, context).
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Mapping
+
+from . import config, policy, registry, select
+from .errors import EngineError, fail
+from .select import Context, Verdict
+from .variant import VariantSet
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer for one problem on one machine.
+
+    Attributes:
+        engine: the engine that answers.
+        why: why it was taken.
+        verdicts: legality of every engine, with reasons.
+        variants: the rows of our kernel, or None for engines without one.
+        source: where the tile comes from, or "".
+    """
+
+    spec: Any
+    engine: str
+    why: str
+    verdicts: Mapping[str, Verdict]
+    variants: VariantSet | None
+    source: str
+
+
+@lru_cache(maxsize=4096)
+def resolve(family_name: str, spec: Any, engine: str, context: Context) -> Decision:
+    """Choose the engine and the variants for a spec.
+
+    Raises:
+        EngineError: the named engine does not exist, or cannot run this spec here; all reasons are told.
+    """
+    family = registry.family(family_name)
+    select.check_name(family.op, engine)
+    verdicts = {e: select.check(family, spec, e, context) for e in select.ENGINES}
+    chosen, why = _choose(family, spec, engine, context, verdicts)
+    if not any(e == chosen for e, _ in family.templates):
+        return Decision(spec, chosen, why, verdicts, None, "")
+    entry = tile_entry(family, spec, chosen)
+    return Decision(spec, chosen, why, verdicts, VariantSet(spec, chosen, family.rows(spec, chosen, entry)), entry.why)
+
+
+def tile_entry(family, spec, engine: str):
+    """The policy entry of a family for a spec on one of our engines."""
+    return importlib.import_module(f"{__package__}.policies.{family.name}").choose(spec, engine)
+
+
+def _choose(family, spec, engine: str, context: Context, verdicts) -> tuple[str, str]:
+    forced = config.get("MLX_TENSOROPS_ENGINE")
+    select.check_name(family.op, forced)
+    if engine == "auto" and forced != "auto":
+        if verdicts[forced].ok:
+            return forced, "MLX_TENSOROPS_ENGINE asks for it"
+    elif engine != "auto":
+        if not verdicts[engine].ok:
+            legal = [e for e in select.ENGINES if verdicts[e].ok]
+            fail(family.op, f"engine {engine!r} cannot run this here: {verdicts[engine].reason}",
+                 nearest=", ".join(legal), instead='engine="auto" takes the best legal one', cls=EngineError)
+        return engine, "named by the caller"
+    for candidate, why in policy.order(context.device, mlx_has_it=not spec.epilogue):
+        if verdicts[candidate].ok:
+            return candidate, why
+    return "mlx", "no other engine is legal"
