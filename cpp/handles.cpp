@@ -1,0 +1,161 @@
+#include "handles.h"
+
+#include <tuple>
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+namespace mx = mlx::core;
+using namespace nb::literals;
+
+namespace mlx_tensorops {
+namespace {
+
+using OutputSpec = std::pair<std::string, std::vector<std::string>>;
+using CheckSpec = std::pair<std::string, std::string>;
+
+std::vector<Rule> rules(const std::vector<std::string>& programs) {
+  return std::vector<Rule>(programs.begin(), programs.end());
+}
+
+mx::Dtype dtype(const std::string& name) {
+  static const std::pair<const char*, mx::Dtype> table[] = {
+      {"bool", mx::bool_},        {"uint8", mx::uint8},       {"uint16", mx::uint16},
+      {"uint32", mx::uint32},     {"uint64", mx::uint64},     {"int8", mx::int8},
+      {"int16", mx::int16},       {"int32", mx::int32},       {"int64", mx::int64},
+      {"float16", mx::float16},   {"bfloat16", mx::bfloat16}, {"float32", mx::float32},
+      {"complex64", mx::complex64}};
+  for (const auto& [key, value] : table) {
+    if (name == key) {
+      return value;
+    }
+  }
+  throw std::invalid_argument("dtype '" + name + "' is not one that a Metal kernel can write");
+}
+
+Binding binding(nb::handle item) {
+  const auto tuple = nb::cast<nb::tuple>(item);
+  const auto kind = nb::cast<std::string>(tuple[0]);
+  if (kind == "scalars") {
+    return {Binding::Kind::kScalars, 0,
+            {nb::cast<std::string>(tuple[1]), rules(nb::cast<std::vector<std::string>>(tuple[2]))}};
+  }
+  if (kind == "input" || kind == "output") {
+    return {kind == "input" ? Binding::Kind::kInput : Binding::Kind::kOutput, nb::cast<int>(tuple[1]), {}};
+  }
+  throw std::invalid_argument("binding '" + kind + "' is not input, output or scalars");
+}
+
+Row row(const nb::dict& spec) {
+  const auto grid = nb::cast<std::tuple<std::string, std::string, std::string>>(spec["grid"]);
+  const auto threads = nb::cast<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>>(spec["threads"]);
+  Row row{nb::cast<std::string>(spec["key"]),
+          Rule(nb::cast<std::string>(spec["when"])),
+          nb::cast<std::string>(spec["kernel"]),
+          nb::cast<std::string>(spec["source"]),
+          {},
+          {Rule(std::get<0>(grid)), Rule(std::get<1>(grid)), Rule(std::get<2>(grid))},
+          {std::get<0>(threads), std::get<1>(threads), std::get<2>(threads)},
+          nb::cast<std::vector<std::uint32_t>>(spec["threadgroup_args"]),
+          {}};
+  for (auto item : nb::cast<nb::sequence>(spec["bindings"])) {
+    row.bindings.push_back(binding(item));
+  }
+  return row;
+}
+
+Vjp vjp_through(std::shared_ptr<Callback> callback, const std::string& op) {
+  if (!callback) {
+    return nullptr;
+  }
+  return [callback, context = "[" + op + "] gradient: "](
+             const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums) {
+    return callback->call(context, [&](const nb::object& function) {
+      const auto result = function(primals, cotangents, argnums);
+      Arrays gradients;
+      if (!nb::try_cast(result, gradients) || gradients.size() != argnums.size()) {
+        throw std::runtime_error(
+            context + "expected a list of " + std::to_string(argnums.size()) + " arrays, one per argnum");
+      }
+      return gradients;
+    });
+  };
+}
+
+void make_variant_set(VariantSetHandle* self, const std::string& op, int inputs,
+                      const std::vector<OutputSpec>& outputs, const std::vector<CheckSpec>& checks,
+                      const std::vector<nb::dict>& rows, nb::object vjp) {
+  std::vector<Output> output_list;
+  for (const auto& [name, shape] : outputs) {
+    output_list.push_back({dtype(name), rules(shape)});
+  }
+  std::vector<Check> check_list;
+  for (const auto& [program, message] : checks) {
+    check_list.push_back({Rule(program), message});
+  }
+  std::vector<Row> row_list;
+  for (const auto& spec : rows) {
+    row_list.push_back(row(spec));
+  }
+  auto callback = vjp.is_none() ? nullptr : Callback::make(std::move(vjp));
+  auto set = std::make_shared<const VariantSet>(op, inputs, std::move(output_list), std::move(check_list),
+                                                std::move(row_list), vjp_through(callback, op));
+  new (self) VariantSetHandle(std::move(set), std::move(callback));
+}
+
+void make_launcher(HostLauncherHandle* self, std::uintptr_t dispatch, nb::bytes options, nb::object prepare) {
+  auto callback = Callback::make(std::move(prepare));
+  auto through = [callback](const std::string& source, const std::string& kernel) {
+    return callback->call("preparing kernel " + kernel + ": ", [&](const nb::object& function) {
+      return nb::cast<std::uintptr_t>(function(source, kernel));
+    });
+  };
+  auto launcher = std::make_shared<HostLauncher>(
+      dispatch, std::string_view(options.c_str(), options.size()), std::move(through));
+  new (self) HostLauncherHandle(std::move(launcher), std::move(callback));
+}
+
+template <typename T>
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) {
+    Py_VISIT(nb::inst_ptr<Handle<T>>(self)->sole_callable());
+  }
+  return 0;
+}
+
+template <typename T>
+int clear(PyObject* self) {
+  nb::inst_ptr<Handle<T>>(self)->clear();
+  return 0;
+}
+
+template <typename T>
+PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse<T>)},
+                       {Py_tp_clear, reinterpret_cast<void*>(clear<T>)},
+                       {0, nullptr}};
+
+}  // namespace
+
+void bind_handles(nb::module_& m) {
+  nb::class_<VariantSetHandle>(m, "VariantSet", nb::type_slots(slots<const VariantSet>),
+                               "Every kernel one operation may need; immutable, compared by identity.")
+      .def("__init__", &make_variant_set, "op"_a, "inputs"_a, "outputs"_a, "checks"_a, "rows"_a,
+           "vjp"_a.none() = nb::none())
+      .def_prop_ro("op", [](const VariantSetHandle& self) { return self.get()->op(); })
+      .def_prop_ro("keys", [](const VariantSetHandle& self) {
+        std::vector<std::string> keys;
+        for (const auto& row : self.get()->rows()) {
+          keys.push_back(row.key);
+        }
+        return keys;
+      });
+  nb::class_<HostLauncherHandle>(m, "HostLauncher", nb::type_slots(slots<HostLauncher>),
+                                 "The emulator: its dispatch function, options, and how to compile a kernel.")
+      .def("__init__", &make_launcher, "dispatch_address"_a, "options"_a, "prepare"_a);
+}
+
+}  // namespace mlx_tensorops
