@@ -24,7 +24,7 @@ namespace {
 
 // Found in the file without loading it: an extension built for another MLX does not load at all, and
 // the message must still say which one it was built for. mlx_tensorops/primitives/_native.py reads it.
-[[gnu::used]] constexpr char kBuiltFor[] =
+constexpr char kBuiltFor[] =
     "mlx_tensorops built for mlx=" MLX_TENSOROPS_MLX_VERSION " nanobind=" MLX_TENSOROPS_NANOBIND_VERSION ";";
 
 std::shared_ptr<HostLauncher> launcher_of(HostLauncherHandle* handle) {
@@ -83,6 +83,7 @@ NB_MODULE(_ext, m) {
   // mx.array must be registered before any signature names it.
   nb::module_::import_("mlx.core");
 
+  m.attr("built_for") = kBuiltFor;
   m.attr("mlx_version") = MLX_TENSOROPS_MLX_VERSION;
   m.attr("nanobind_version") = MLX_TENSOROPS_NANOBIND_VERSION;
   m.def("canary", [](const mx::array& array) { return array; }, "array"_a,
