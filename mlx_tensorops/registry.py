@@ -26,6 +26,7 @@ class Family:
         cost: variant -> Cost, rules for what one launch does.
         variants: () -> every variant policy can reach; what tests, lint and the manifest walk.
         gradient: vjp rule (primals, cotangents, argnums) -> gradients, or None.
+        describe: "module:attribute" of (*arrays, **options) -> (decision, shapes), what explain() shows.
         public: name -> "module:attribute" of what the package exports for this family.
     """
 
@@ -39,6 +40,7 @@ class Family:
     cost: Callable[[Any], Any]
     variants: Callable[[], tuple]
     gradient: Callable | None
+    describe: str
     public: Mapping[str, str]
 
 
@@ -64,6 +66,20 @@ def family(name: str) -> Family:
     if found is None:
         fail("registry", f"no kernel family is called {name!r}", nearest=", ".join(families()), cls=TensorOpsError)
     return found
+
+
+def load(where: str) -> Any:
+    """The object a "module:attribute" text names; modules are relative to the package."""
+    module, _, attribute = where.partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), attribute)
+
+
+def by_op(op: str) -> Family:
+    """The family that answers a public operation, or an error that lists the known ones."""
+    for candidate in families().values():
+        if candidate.op == op:
+            return candidate
+    fail("registry", f"no operation is called {op!r}", nearest=", ".join(f.op for f in families().values()))
 
 
 def public_names() -> dict[str, str]:

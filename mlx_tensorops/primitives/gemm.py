@@ -163,5 +163,6 @@ FAMILY = Family(
     cost=cost,
     variants=variants,
     gradient=gradient,
+    describe="primitives.matmul:describe",
     public={"matmul": "primitives.matmul:matmul"},
 )

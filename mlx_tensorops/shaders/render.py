@@ -106,8 +106,8 @@ def _title(variant: Variant, sign) -> str:
 def _dump(variant: Variant, source: Source) -> None:
     folder = config.get("MLX_TENSOROPS_DUMP")
     if folder:
-        from .. import manifest
+        from .. import manifests
 
         os.makedirs(folder, exist_ok=True)
         Path(folder, f"{source.kernel}.metal").write_text(source.text, encoding="ascii")
-        Path(folder, f"{source.kernel}.json").write_text(manifest.to_json(variant), encoding="ascii")
+        Path(folder, f"{source.kernel}.json").write_text(manifests.to_json(variant), encoding="ascii")
