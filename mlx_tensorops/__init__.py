@@ -11,6 +11,7 @@ costs neither numpy nor a template engine.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 
 from .errors import DTypeError, EngineError, NativeError, RuleError, ShapeError, TensorOpsError
 from .version import __version__
@@ -29,16 +30,19 @@ _LAZY = {
 _ERRORS = ("DTypeError", "EngineError", "NativeError", "RuleError", "ShapeError", "TensorOpsError")
 
 
-def _public() -> dict[str, str]:
-    from . import registry
+_SUBMODULES = frozenset(info.name for info in pkgutil.iter_modules(__path__))
 
-    return {**_LAZY, **registry.public_names()}
+
+def _public() -> dict[str, str]:
+    return {**_LAZY, **importlib.import_module(".registry", __name__).public_names()}
 
 
 def __getattr__(name: str):
-    if name.startswith("__"):
-        raise AttributeError(name)
-    where = _LAZY.get(name) or _public().get(name)
+    where = _LAZY.get(name)
+    # "from . import x" asks here for x before it imports the submodule: answer at once, or families would be
+    # discovered in the middle of their own import.
+    if where is None and not name.startswith("__") and name not in _SUBMODULES:
+        where = _public().get(name)
     if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = where.partition(":")

@@ -27,6 +27,7 @@ class Family:
         variants: () -> every variant policy can reach; what tests, lint and the manifest walk.
         gradient: vjp rule (primals, cotangents, argnums) -> gradients, or None.
         describe: "module:attribute" of (*arrays, **options) -> (decision, shapes), what explain() shows.
+        fast_route: whether mx.fast.metal_kernel can carry its kernels where no extension fits the installed MLX.
         public: name -> "module:attribute" of what the package exports for this family.
     """
 
@@ -41,6 +42,7 @@ class Family:
     variants: Callable[[], tuple]
     gradient: Callable | None
     describe: str
+    fast_route: bool
     public: Mapping[str, str]
 
 

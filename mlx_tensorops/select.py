@@ -74,7 +74,7 @@ def _metal(family: Any, spec: Any, engine: str, context: Context) -> list[str]:
     reasons = []
     if engine not in {e for e, _ in family.templates}:
         reasons.append(f"family {family.name} has no kernel for engine {engine}")
-    if not context.native.ok:
+    elif not context.native.ok and not family.fast_route:
         reasons.append(context.native.reason)
     if context.emulated:
         return reasons

@@ -164,5 +164,6 @@ FAMILY = Family(
     variants=variants,
     gradient=gradient,
     describe="primitives.matmul:describe",
+    fast_route=True,
     public={"matmul": "primitives.matmul:matmul"},
 )

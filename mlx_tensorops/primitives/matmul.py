@@ -9,7 +9,7 @@ from .. import device, guards, resolve, tracing
 from ..errors import DTypeError, ShapeError, TensorOpsError, fail
 from ..signature import of as signature_of
 from ..spec import Epilogue, GemmSpec
-from . import _enqueue, _native
+from . import _enqueue, _metal_kernel, _native
 from .gemm import FAMILY
 
 OP = FAMILY.op
@@ -149,6 +149,8 @@ def _broadcasts(a: tuple, b: tuple) -> bool:
 
 def _run_variants(decision) -> Callable:
     """Engines mpp and simdgroup: the kernel primitive."""
+    if not _native.status()[0]:
+        return lambda a, b, bias, residual, stream: _metal_kernel.launch(decision.variants, (a, b), stream)[0]
     variants = _enqueue.native_set(decision.variants)
     launch2, active = _native.ext().launch2, _enqueue.emulator()
     if active is None:

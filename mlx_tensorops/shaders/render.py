@@ -46,7 +46,7 @@ def _environment():
 @lru_cache(maxsize=None)
 def render(variant: Variant) -> Source:
     """The shader of a variant for the C++ route."""
-    unnamed = _text(variant, "KERNEL")
+    unnamed = _text(variant, msl.kernel_head("KERNEL", signature.of(variant)))
     digest = hashlib.sha256(unnamed.encode("ascii")).hexdigest()
     kernel = f"{variant.key}_{digest[:8]}"
     source = Source(unnamed.replace("KERNEL", kernel), kernel, digest)
@@ -54,13 +54,32 @@ def render(variant: Variant) -> Source:
     return source
 
 
-def _text(variant: Variant, name: str) -> str:
+@dataclass(frozen=True)
+class FastSource:
+    """The same kernel for ``mx.fast.metal_kernel``, which writes the argument list itself."""
+
+    header: str
+    body: str
+    kernel: str
+
+
+_SEAM = "\n// kernel\n"
+
+
+@lru_cache(maxsize=None)
+def render_fast(variant: Variant) -> FastSource:
+    """The shader of a variant for the ``mx.fast.metal_kernel`` route."""
+    header, body = _text(variant, _SEAM + msl.fast_kernel_prologue(signature.of(variant))).split(_SEAM)
+    return FastSource(header, body.rstrip().removesuffix("}"), render(variant).kernel)
+
+
+def _text(variant: Variant, kernel_head: str) -> str:
     family = registry.family(variant.family)
     template = _environment().get_template(family.templates[variant.engine, variant.dataflow])
-    return template.render(context(variant, name))
+    return template.render(context(variant, kernel_head))
 
 
-def context(variant: Variant, name: str) -> dict:
+def context(variant: Variant, kernel_head: str) -> dict:
     """What a template may name: everything a function of the variant."""
     sign = signature.of(variant)
     a, b, c = (element_type(t) for t in variant.types)
@@ -70,7 +89,7 @@ def context(variant: Variant, name: str) -> dict:
     return dict(
         title=_title(variant, sign),
         params_struct=msl.params_struct(sign),
-        kernel_head=msl.kernel_head(name, sign),
+        kernel_head=kernel_head,
         tile=tile, a=a, b=b, c=c,
         ragged_m=variant.alignment != "aligned",
         ragged_n=variant.alignment == "ragged",
