@@ -93,8 +93,8 @@ typedef struct __hm_lane {
   unsigned simdgroup;              /* simdgroup_index_in_threadgroup */
   unsigned thread_index;           /* thread_index_in_threadgroup */
   unsigned simdgroups;             /* simdgroups_per_threadgroup of this threadgroup */
-  unsigned thread[3];              /* thread_position_in_threadgroup */
-  unsigned group[3];               /* threadgroup_position_in_grid */
+  unsigned thread_position[3];     /* thread_position_in_threadgroup */
+  unsigned group_position[3];      /* threadgroup_position_in_grid */
   unsigned group_size[3];          /* threads_per_threadgroup of this threadgroup (edges may be smaller) */
   unsigned full_group_size[3];     /* dispatch_threads_per_threadgroup */
   unsigned groups[3];              /* threadgroups_per_grid */
@@ -114,6 +114,8 @@ typedef struct __hm_layout {
 } __hm_layout;
 
 #if HM_KERNEL_SIDE
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#pragma OPENCL EXTENSION __cl_clang_function_pointers : enable
 extern "C" {
 extern __hm_lane* __hm_cur;        /* the running thread */
 extern void** __hm_slots;          /* arguments of the rendezvous in flight: [lane], [thread_index] or [lane & 3] */

@@ -1,0 +1,108 @@
+// The work of one matmul2d, done by the last thread of the scope to arrive: bring the operands into dense matrices,
+// multiply, hand the destination back.
+#pragma once
+#include "hm_coop.h"
+#pragma clang system_header
+
+namespace __hm {
+
+// Not instrumented in the checked build: dense matrices on one stack, and elements whose accesses the owning threads
+// report themselves.
+#define HM_DENSE __attribute__((noinline, nodebug, no_sanitize("thread")))
+
+template <class T> struct accumulator { using type = float; };
+template <> struct accumulator<int> { using type = int; };
+
+// Operands as the hardware may read them; the switches exist for float and half alone.
+template <class T, class F> HM_FUNC void degrade(thread F* x, int n, bool relaxed) {
+  if constexpr (same<T, float>::value) {
+    if (relaxed && (__hm_flags & HM_RT_TRUNCATE_F32))  // 11 significant bits: 10 stored ones stay
+      for (int i = 0; i < n; ++i)
+        x[i] = __builtin_bit_cast(float, __builtin_bit_cast(uint, x[i]) & 0xffffe000u);
+  } else if constexpr (same<T, half>::value) {
+    if (__hm_flags & HM_RT_FLUSH_HALF)
+      for (int i = 0; i < n; ++i)
+        if (__builtin_fabsf(x[i]) < 6.103515625e-5f) x[i] = __builtin_copysignf(0.0f, x[i]);
+  }
+}
+
+// dense[row * Cols + col] of the logical matrix; Swap: the tile is stored transposed.
+template <bool Swap, int Cols> HM_FUNC int place(uint packed) {
+  const int column = packed & 0xffff, row = packed >> 16;
+  return Swap ? column * Cols + row : row * Cols + column;
+}
+
+template <class Tile, bool Swap, int Cols, class T, class F, class Get>
+HM_FUNC void gather(thread F* dense, int threads, Get elements) {
+  const device __hm_layout& m = Tile::template map<T>();
+  const uint capacity = m.capacity;
+  for (int t = 0; t < threads; ++t) {
+    const thread T* p = elements(t);
+    const device uint* where = m.coord + t * capacity;
+    F share[Tile::slots];
+    for (uint i = 0; i < Tile::slots; ++i) share[i] = static_cast<F>(p[i]);
+    for (uint i = 0; i < capacity; ++i)
+      if (where[i] != HM_NO_ELEMENT) dense[place<Swap, Cols>(where[i])] = share[i];
+  }
+}
+
+template <class Tile, int Cols, class T, class F, class Get>
+HM_FUNC void scatter(const thread F* dense, int threads, Get elements) {
+  const device __hm_layout& m = Tile::template map<T>();
+  const uint capacity = m.capacity;
+  for (int t = 0; t < threads; ++t) {
+    thread T* p = elements(t);
+    const device uint* where = m.coord + t * capacity;
+    F share[Tile::slots];
+    for (uint i = 0; i < capacity; ++i)
+      share[i] = where[i] != HM_NO_ELEMENT ? dense[place<false, Cols>(where[i])] : F(0);
+    for (uint i = 0; i < capacity; ++i)
+      if (where[i] != HM_NO_ELEMENT) p[i] = static_cast<T>(share[i]);
+  }
+}
+
+// c += a * b, the inner index in order. Two rows at a time keep enough sums in flight.
+template <int M, int N, int K, class F>
+HM_FUNC void multiply(thread F* c, const thread F* a, const thread F* b) {
+  constexpr int rows = M % 2 == 0 ? 2 : 1, cols = N % 32 == 0 ? 32 : (N % 8 == 0 ? 8 : 1);
+  for (int i = 0; i < M; i += rows)
+    for (int j = 0; j < N; j += cols) {
+      F sum[rows][cols];
+      for (int r = 0; r < rows; ++r)
+        for (int q = 0; q < cols; ++q) sum[r][q] = c[(i + r) * N + j + q];
+      for (int k = 0; k < K; ++k)
+        for (int r = 0; r < rows; ++r)
+          for (int q = 0; q < cols; ++q) sum[r][q] += a[(i + r) * K + k] * b[k * N + j + q];
+      for (int r = 0; r < rows; ++r)
+        for (int q = 0; q < cols; ++q) c[(i + r) * N + j + q] = sum[r][q];
+    }
+}
+
+// One thread's operands, as published at the rendezvous.
+template <class L, class R, class C> struct operands {
+  thread L* left;
+  thread R* right;
+  thread C* destination;
+};
+
+// All three operands cooperative: the form of hand-placed fragments.
+template <int M, int N, int K, bool SwapLeft, bool SwapRight, class L, class R, class C>
+HM_DENSE void multiply_fragments(void** slots, bool relaxed, bool accumulate) {
+  using A = typename L::element_type;
+  using B = typename R::element_type;
+  using D = typename C::element_type;
+  using F = typename accumulator<D>::type;
+  using Op = operands<L, R, C>;
+  alignas(32) F a[M * K], b[K * N], c[M * N];
+  gather<typename L::layout, SwapLeft, K, A>(a, 32, [&](int t) { return ((thread Op*)slots[t])->left->elements; });
+  gather<typename R::layout, SwapRight, N, B>(b, 32, [&](int t) { return ((thread Op*)slots[t])->right->elements; });
+  degrade<A>(a, M * K, relaxed);
+  degrade<B>(b, K * N, relaxed);
+  auto own = [&](int t) { return ((thread Op*)slots[t])->destination->elements; };
+  if (accumulate) gather<typename C::layout, false, N, D>(c, 32, own);
+  else for (int i = 0; i < M * N; ++i) c[i] = F(0);
+  multiply<M, N, K>(c, a, b);
+  scatter<typename C::layout, N, D>(c, 32, own);
+}
+
+}  // namespace __hm
