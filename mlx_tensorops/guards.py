@@ -12,7 +12,7 @@ from .errors import ShapeError, fail
 from .rules import OPERATORS, Rule
 
 _PYTHON = {
-    "==": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "and": "and", "or": "or",
+    "==": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
     "+": "+", "-": "-", "*": "*", "//": "//", "%": "%",
 }
 
@@ -70,6 +70,8 @@ def _source(rule: Rule) -> str:
 def _combine(token: str, operands: list[str]) -> str:
     if token in _PYTHON:
         return f"({operands[0]} {_PYTHON[token]} {operands[1]})"
+    if token in ("and", "or"):  # Python's give an operand, ours give 0 or 1
+        return f"(1 if {operands[0]} {token} {operands[1]} else 0)"
     if token == "not":
         return f"(not {operands[0]})"
     if token == "select":

@@ -1,0 +1,83 @@
+"""Structural checks on rendered Metal text: what a template must keep whatever it computes.
+
+``python -m mlx_tensorops.shaders.lint`` walks every variant of every family and prints what it finds.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from .. import registry, signature
+from ..variant import Variant
+from .render import render
+
+_CAPACITY_LOOP = re.compile(r"([^\n]*)\n[^\n]*for \([^\n]*get_capacity\(\)")
+_NO_SUCH_NAMES = ("execution_threadgroup", "static_slice", "get_mask", "opscope_simdgroups")  # seen in betas and comments only
+_COPIED = re.compile(r"\bauto (\w+) = (left|right|c)\w*;")
+
+
+def lint(variant: Variant) -> list[str]:
+    """What is wrong with the text of a variant; empty when nothing is."""
+    return lint_text(variant, render(variant).text)
+
+
+def lint_text(variant: Variant, text: str) -> list[str]:
+    """The same for a given text."""
+    sign = signature.of(variant)
+    found = []
+    if not text.isascii():
+        found.append("not ASCII: MLX hands sources to Metal as ASCII")
+    if "{{" in text or "{%" in text:
+        found.append("an unresolved placeholder")
+    for name in _NO_SUCH_NAMES:
+        if name in text:
+            found.append(f"{name} does not exist in any released header")
+    if f"max_total_threads_per_threadgroup({sign.threads})" not in text:
+        found.append(f"no attribute for {sign.threads} threads per threadgroup")
+    if "mode::multiply)" in text or "mode::multiply," in text:
+        found.append("mode::multiply: whether it overwrites is undecided; zero and accumulate")
+    if _COPIED.search(text):
+        found.append("a cooperative tensor is copied: SDK 26.2 copies in the wrong direction")
+    for line in _CAPACITY_LOOP.findall(text):
+        if "unroll(full)" not in line:
+            found.append("a loop over get_capacity() without unroll(full)")
+    if variant.engine == "mpp":
+        found += _cooperative(text)
+    if sign.threadgroup_bytes == 0 and re.search(r"\bthreadgroup\s+\w+\s+\w+\s*\[", text):
+        found.append("threadgroup memory that the signature does not count")
+    for buffer in sign.buffers:
+        if not re.search(rf"\b{buffer.name}\b(?!\s*\[\[)", text.split(f"{buffer.name} [[buffer", 1)[-1]):
+            found.append(f"argument {buffer.name} is never used")
+    for scalar in sign.scalars:
+        if not re.search(rf"\b{scalar.c_type} {scalar.name};", text):
+            found.append(f"scalar {scalar.name} is not declared")
+    return found
+
+
+def _cooperative(text: str) -> list[str]:
+    found = []
+    if ".run(" not in text:
+        found.append("no matmul2d in the body: an empty kernel")
+    if "__METAL_VERSION__ >= 400" not in text:
+        found.append("no guard for dialects before 4.0")
+    if re.search(r"get_destination_cooperative_tensor<decltype", text):
+        found.append("decltype without remove_addrspace_t: rejected by Metal 4.1")
+    return found
+
+
+def main() -> int:
+    """Lint every variant; the exit status is the number of findings, at most 1."""
+    count = total = 0
+    for family in registry.families().values():
+        for variant in family.variants():
+            count += 1
+            for text in lint(variant):
+                total += 1
+                print(f"{variant.key}: {text}")
+    print(f"{count} variants, {total} findings")
+    return min(total, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
