@@ -36,32 +36,51 @@ mx::Dtype dtype(const std::string& name) {
   throw std::invalid_argument("dtype '" + name + "' is not one that a Metal kernel can write");
 }
 
-Binding binding(nb::handle item) {
-  const auto tuple = nb::cast<nb::tuple>(item);
-  const auto kind = nb::cast<std::string>(tuple[0]);
-  if (kind == "scalars") {
-    return {Binding::Kind::kScalars, 0,
-            {nb::cast<std::string>(tuple[1]), rules(nb::cast<std::vector<std::string>>(tuple[2]))}};
+template <typename T>
+T field(const nb::dict& row, const char* key) {
+  T value;
+  if (!row.contains(key) || !nb::try_cast(row[key], value)) {
+    throw std::invalid_argument(std::string("row: '") + key + "' is missing or of the wrong type");
   }
-  if (kind == "input" || kind == "output") {
-    return {kind == "input" ? Binding::Kind::kInput : Binding::Kind::kOutput, nb::cast<int>(tuple[1]), {}};
+  return value;
+}
+
+Binding binding(const nb::tuple& spec) {
+  std::string kind;
+  std::string format;
+  std::vector<std::string> programs;
+  int argument = 0;
+  if (spec.size() == 3 && nb::try_cast(spec[0], kind) && kind == "scalars" && nb::try_cast(spec[1], format) &&
+      nb::try_cast(spec[2], programs)) {
+    return {Binding::Kind::kScalars, 0, {format, rules(programs)}};
   }
-  throw std::invalid_argument("binding '" + kind + "' is not input, output or scalars");
+  if (spec.size() == 2 && nb::try_cast(spec[0], kind) && nb::try_cast(spec[1], argument)) {
+    if (kind == "input") {
+      return {Binding::Kind::kInput, argument, {}};
+    }
+    if (kind == "output") {
+      return {Binding::Kind::kOutput, argument, {}};
+    }
+  }
+  throw std::invalid_argument(
+      std::string("binding ") + nb::repr(spec).c_str() +
+      " is not ('input', i), ('output', i) or ('scalars', format, [rules])");
 }
 
 Row row(const nb::dict& spec) {
-  const auto grid = nb::cast<std::tuple<std::string, std::string, std::string>>(spec["grid"]);
-  const auto threads = nb::cast<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>>(spec["threads"]);
-  Row row{nb::cast<std::string>(spec["key"]),
-          Rule(nb::cast<std::string>(spec["when"])),
-          nb::cast<std::string>(spec["kernel"]),
-          nb::cast<std::string>(spec["source"]),
+  using Threads = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
+  const auto [x, y, z] = field<std::tuple<std::string, std::string, std::string>>(spec, "grid");
+  const auto [tx, ty, tz] = field<Threads>(spec, "threads");
+  Row row{field<std::string>(spec, "key"),
+          Rule(field<std::string>(spec, "when")),
+          field<std::string>(spec, "kernel"),
+          field<std::string>(spec, "source"),
           {},
-          {Rule(std::get<0>(grid)), Rule(std::get<1>(grid)), Rule(std::get<2>(grid))},
-          {std::get<0>(threads), std::get<1>(threads), std::get<2>(threads)},
-          nb::cast<std::vector<std::uint32_t>>(spec["threadgroup_args"]),
+          {Rule(x), Rule(y), Rule(z)},
+          {tx, ty, tz},
+          field<std::vector<std::uint32_t>>(spec, "threadgroup_args"),
           {}};
-  for (auto item : nb::cast<nb::sequence>(spec["bindings"])) {
+  for (const auto& item : field<std::vector<nb::tuple>>(spec, "bindings")) {
     row.bindings.push_back(binding(item));
   }
   return row;
