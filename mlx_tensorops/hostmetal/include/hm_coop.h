@@ -5,7 +5,7 @@
 #pragma clang system_header
 
 // The same arguments give the same layout for the whole dispatch: calls may be merged and hoisted.
-extern "C" __attribute__((const)) const device __hm_layout* __hm_layout_of(unsigned, unsigned, unsigned, unsigned,
+extern "C" __attribute__((const, noconvergent)) const device __hm_layout* __hm_layout_of(unsigned, unsigned, unsigned, unsigned,
                                                                            unsigned, unsigned);
 
 namespace __hm {

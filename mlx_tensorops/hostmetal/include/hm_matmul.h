@@ -32,32 +32,47 @@ template <bool Swap, int Cols> HM_FUNC int place(uint packed) {
   return Swap ? column * Cols + row : row * Cols + column;
 }
 
+// One thread's elements to or from a dense matrix. All slots valid (every layout without padding): the count is a
+// constant and the loops vectorise.
 template <class Tile, bool Swap, int Cols, class T, class F, class Get>
-HM_FUNC void gather(thread F* dense, int threads, Get elements) {
+HM_FUNC void gather(thread F* dense, Get elements) {
+  constexpr uint threads = 32 * Tile::simdgroups, share = Tile::rows * Tile::cols / threads;
   const device __hm_layout& m = Tile::template map<T>();
   const uint capacity = m.capacity;
-  for (int t = 0; t < threads; ++t) {
+  for (uint t = 0; t < threads; ++t) {
     const thread T* p = elements(t);
     const device uint* where = m.coord + t * capacity;
-    F share[Tile::slots];
-    for (uint i = 0; i < Tile::slots; ++i) share[i] = static_cast<F>(p[i]);
-    for (uint i = 0; i < capacity; ++i)
-      if (where[i] != HM_NO_ELEMENT) dense[place<Swap, Cols>(where[i])] = share[i];
+    if (share * threads == Tile::rows * Tile::cols && capacity == share) {
+      F value[share];
+      int to[share];
+      for (uint i = 0; i < share; ++i) value[i] = static_cast<F>(p[i]);
+      for (uint i = 0; i < share; ++i) to[i] = place<Swap, Cols>(where[i]);
+      for (uint i = 0; i < share; ++i) dense[to[i]] = value[i];
+    } else {
+      for (uint i = 0; i < capacity; ++i)
+        if (where[i] != HM_NO_ELEMENT) dense[place<Swap, Cols>(where[i])] = static_cast<F>(p[i]);
+    }
   }
 }
 
 template <class Tile, int Cols, class T, class F, class Get>
-HM_FUNC void scatter(const thread F* dense, int threads, Get elements) {
+HM_FUNC void scatter(const thread F* dense, Get elements) {
+  constexpr uint threads = 32 * Tile::simdgroups, share = Tile::rows * Tile::cols / threads;
   const device __hm_layout& m = Tile::template map<T>();
   const uint capacity = m.capacity;
-  for (int t = 0; t < threads; ++t) {
+  for (uint t = 0; t < threads; ++t) {
     thread T* p = elements(t);
     const device uint* where = m.coord + t * capacity;
-    F share[Tile::slots];
-    for (uint i = 0; i < capacity; ++i)
-      share[i] = where[i] != HM_NO_ELEMENT ? dense[place<false, Cols>(where[i])] : F(0);
-    for (uint i = 0; i < capacity; ++i)
-      if (where[i] != HM_NO_ELEMENT) p[i] = static_cast<T>(share[i]);
+    if (share * threads == Tile::rows * Tile::cols && capacity == share) {
+      F value[share];
+      int from[share];
+      for (uint i = 0; i < share; ++i) from[i] = place<false, Cols>(where[i]);
+      for (uint i = 0; i < share; ++i) value[i] = dense[from[i]];
+      for (uint i = 0; i < share; ++i) p[i] = static_cast<T>(value[i]);
+    } else {
+      for (uint i = 0; i < capacity; ++i)
+        if (where[i] != HM_NO_ELEMENT) p[i] = static_cast<T>(dense[place<false, Cols>(where[i])]);
+    }
   }
 }
 
@@ -94,15 +109,15 @@ HM_DENSE void multiply_fragments(void** slots, bool relaxed, bool accumulate) {
   using F = typename accumulator<D>::type;
   using Op = operands<L, R, C>;
   alignas(32) F a[M * K], b[K * N], c[M * N];
-  gather<typename L::layout, SwapLeft, K, A>(a, 32, [&](int t) { return ((thread Op*)slots[t])->left->elements; });
-  gather<typename R::layout, SwapRight, N, B>(b, 32, [&](int t) { return ((thread Op*)slots[t])->right->elements; });
+  gather<typename L::layout, SwapLeft, K, A>(a, [&](int t) { return ((thread Op*)slots[t])->left->elements; });
+  gather<typename R::layout, SwapRight, N, B>(b, [&](int t) { return ((thread Op*)slots[t])->right->elements; });
   degrade<A>(a, M * K, relaxed);
   degrade<B>(b, K * N, relaxed);
   auto own = [&](int t) { return ((thread Op*)slots[t])->destination->elements; };
-  if (accumulate) gather<typename C::layout, false, N, D>(c, 32, own);
+  if (accumulate) gather<typename C::layout, false, N, D>(c, own);
   else for (int i = 0; i < M * N; ++i) c[i] = F(0);
   multiply<M, N, K>(c, a, b);
-  scatter<typename C::layout, N, D>(c, 32, own);
+  scatter<typename C::layout, N, D>(c, own);
 }
 
 }  // namespace __hm
