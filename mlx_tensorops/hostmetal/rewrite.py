@@ -1,0 +1,221 @@
+"""Rewrites of MSL text that make it C++ for OpenCL. No line moves.
+
+1. ``threadgroup T a[N];`` in a body       -> a reference to storage that all threads of the threadgroup share
+2. ``constant T x [[function_constant(n)]];`` -> a constant whose value the command line gives
+3. ``S() thread {}``, ``operator T() thread`` -> without ``thread``: temporaries have no address space here
+4. ``thread const T&`` parameters            -> ``const T&``, else temporaries do not bind
+5. ``template [[host_name("x")]] ...``       -> without attributes, which cannot stand there
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .tokens import ID, NUMBER, PREPROCESSOR, PUNCTUATION, STRING, Token, closing, closing_angle, line_of, split, text_of, tokenize
+
+Edit = tuple[int, int, str]
+
+_TYPE_WORDS = {"const", "volatile", "typename", "unsigned", "signed", "struct", "class"}
+_MULTIWORD = {"unsigned", "signed", "long", "short", "int", "char"}
+_QUALIFIERS = {"thread", "device", "threadgroup", "constant"}
+
+
+@dataclass
+class Rewritten:
+    """The new text, and what was learnt on the way."""
+
+    text: str
+    threadgroup_variables: list[str] = field(default_factory=list)
+    function_constants: dict[str, str] = field(default_factory=dict)
+    """index (as written) -> name"""
+    instantiations: dict[str, str] = field(default_factory=dict)
+    """host name -> ``f<...>``"""
+
+
+def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1) -> Rewritten:
+    """Applies the five rules to one file."""
+    tokens = tokenize(source) if tokens is None else tokens
+    result = Rewritten(source)
+    edits: list[Edit] = []
+    classes = {b.text for a, b in zip(tokens, tokens[1:]) if a.text in ("struct", "class") and b.kind == ID}
+    for i, token in enumerate(tokens):
+        if token.kind == PREPROCESSOR:
+            edits += _macro_edits(source, token, classes)
+        elif token.kind == ID:
+            if token.text == "threadgroup":
+                edits += _threadgroup_variable(source, tokens, i, result, first_id)
+            elif token.text == "constant":
+                edits += _function_constant(source, tokens, i, result)
+            elif token.text == "template":
+                edits += _instantiation(source, tokens, i, result)
+            elif token.text == "thread":
+                edits += _thread_qualifier(tokens, i, classes)
+    result.text = _apply(source, edits)
+    return result
+
+
+def _apply(source: str, edits: list[Edit]) -> str:
+    out, position = [], 0
+    for start, end, text in sorted(edits):
+        if start < position:
+            continue
+        out += [source[position:start], text, "\n" * (source.count("\n", start, end) - text.count("\n"))]
+        position = end
+    out.append(source[position:])
+    return "".join(out)
+
+
+def _macro_edits(source: str, token: Token, classes: set[str]) -> list[Edit]:
+    """Rules 3 to 5 inside ``#define``; what ends a line there is a backslash, which must stay."""
+    define = re.match(r"#\s*define\s+\w+(\([^)]*\))?", token.text)
+    if define is None or ("template" not in token.text and "thread" not in token.text):
+        return []
+    offset = token.start + define.end()
+    inner = tokenize(token.text[define.end() :], preprocessor=False)
+    scratch = Rewritten("")
+    found: list[Edit] = []
+    for i, t in enumerate(inner):
+        if t.text == "template":
+            found += _instantiation(token.text, inner, i, scratch)
+        elif t.text == "thread":
+            found += _thread_qualifier(inner, i, classes)
+    keep = re.compile(r"[^\\\n]+")
+    return [(a + offset, b + offset, text or keep.sub("", source[a + offset : b + offset])) for a, b, text in found]
+
+
+def _type_end(tokens: list[Token], i: int) -> int | None:
+    """Index behind the type that starts at i (no pointer or reference), or None."""
+    named = False
+    while i < len(tokens):
+        t = tokens[i]
+        if t.kind != ID:
+            break
+        if t.text in _MULTIWORD:
+            named = True
+            i += 1
+        elif t.text in _TYPE_WORDS:
+            i += 1
+        elif t.text == "alignas":
+            i = closing(tokens, i + 1) + 1
+        elif named:
+            break
+        else:
+            named = True
+            i += 1
+            while i < len(tokens):
+                if tokens[i].text == "<":
+                    i = closing_angle(tokens, i) + 1
+                elif tokens[i].text == "::":
+                    i += 2
+                    if i - 1 < len(tokens) and tokens[i - 1].text == "template":
+                        i += 1
+                else:
+                    break
+    return i if named and i < len(tokens) else None
+
+
+def _threadgroup_variable(source: str, tokens: list[Token], i: int, result: Rewritten, first_id: int) -> list[Edit]:
+    start = i
+    if i and tokens[i - 1].text == ")":  # alignas(16) threadgroup ...
+        depth = 0
+        for j in range(i - 1, -1, -1):
+            depth += {")": 1, "(": -1}.get(tokens[j].text, 0)
+            if depth == 0:
+                if j and tokens[j - 1].text == "alignas":
+                    start = j - 1
+                break
+    while start and tokens[start - 1].text in ("const", "volatile", "static"):
+        start -= 1
+    before = tokens[start - 1] if start else None
+    if before is not None and before.kind != PREPROCESSOR and before.text not in (";", "{", "}", ":"):
+        return []
+    type_start = i + 1
+    after = _type_end(tokens, type_start)
+    if after is None or tokens[after].kind != ID:
+        return []
+    end = after
+    while end < len(tokens) and tokens[end].text != ";":
+        end = closing(tokens, end) + 1 if tokens[end].text in ("(", "[", "{", "[[") else end + 1
+    if end >= len(tokens) or tokens[after + 1].text not in ("[", "[[", ",", ";"):
+        return []  # an initialiser stays as it is: the compiler refuses it, and lint says why
+    type_text = text_of(source, tokens[type_start:after])
+    out = []
+    for declarator in split(tokens[after:end]):
+        name = declarator[0].text
+        dims, j = "", 1
+        while j < len(declarator) and declarator[j].text in ("[", "[["):
+            close = closing(declarator, j)
+            dims += f"[({text_of(source, declarator[j + 1 : close])})]"
+            j = close + 1
+        if j != len(declarator):
+            return []
+        number = first_id + len(result.threadgroup_variables)
+        result.threadgroup_variables.append(name)
+        out.append(f'threadgroup auto& {name} = __hm::threadgroup_variable<{type_text}{dims}, {number}>("{name}");')
+    return [(tokens[start].start, tokens[end].end, " ".join(out))]
+
+
+def _function_constant(source: str, tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:
+    after = _type_end(tokens, i + 1)
+    if after is None or tokens[after].kind != ID or after + 1 >= len(tokens) or tokens[after + 1].text != "[[":
+        return []
+    close = closing(tokens, after + 1)
+    inner = tokens[after + 2 : close - 1]
+    if not inner or inner[0].text != "function_constant" or close + 1 >= len(tokens) or tokens[close + 1].text != ";":
+        return []
+    index = text_of(source, inner[2:-1])
+    name = tokens[after].text
+    result.function_constants[index] = name
+    type_text = text_of(source, tokens[i + 1 : after])
+    return [(tokens[i].start, tokens[close + 1].end, f"constant constexpr {type_text} {name} = __HM_FC({index});")]
+
+
+def _instantiation(source: str, tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:
+    edits: list[Edit] = []
+    host_name = None
+    j = i + 1
+    while j < len(tokens) and tokens[j].text == "[[":
+        close = closing(tokens, j)
+        if close >= len(tokens):
+            return []
+        attribute = tokens[j + 1 : close - 1]
+        if attribute and attribute[0].text == "host_name":
+            host_name = "".join(t.text[1:-1] for t in attribute if t.kind == STRING)
+        edits.append((tokens[j].start, tokens[close].end, ""))
+        j = close + 1
+    if not edits:
+        return []
+    if host_name and j + 1 < len(tokens) and tokens[j].text == "decltype":
+        close = closing(tokens, j + 1)
+        result.instantiations[host_name] = text_of(source, tokens[j + 2 : close])
+    return edits
+
+
+def _thread_qualifier(tokens: list[Token], i: int, classes: set[str]) -> list[Edit]:
+    token = tokens[i]
+    drop = [(token.start, token.end, "")]
+    before = tokens[i - 1].text if i else ""
+    after = tokens[i + 1].text if i + 1 < len(tokens) else ""
+    if before == ")" or (before == "const" and i > 1 and tokens[i - 2].text == ")"):  # rule 3
+        depth = 0
+        for j in range(i - 1, -1, -1):
+            depth += {")": 1, "(": -1}.get(tokens[j].text, 0)
+            if depth == 0 and tokens[j].text == "(":
+                name = tokens[j - 1] if j else None
+                if name is not None and name.text in classes:
+                    return drop
+                for k in range(j - 1, max(j - 12, -1), -1):
+                    if tokens[k].text == "operator":
+                        return drop if tokens[j - 1].kind == ID and tokens[j + 1].text == ")" and k < j - 1 else []
+                    if tokens[k].text in (";", "{", "}"):
+                        break
+                return []
+        return []
+    start = i - 1 if before == "const" else i
+    if before == "const" or after == "const":  # rule 4
+        if start and tokens[start - 1].text in ("(", ","):
+            end = _type_end(tokens, i + 1)
+            if end is not None and tokens[end].text == "&":
+                return drop
+    return []
