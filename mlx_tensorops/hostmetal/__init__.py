@@ -11,8 +11,9 @@ out-of-bounds accesses, uninitialised reads, divergence and the like. ``active()
 package that are written in MSL run here. ``metal_kernel`` stands in for ``mx.fast.metal_kernel``.
 """
 
+from .active import Active, active, current
 from .findings import CompileError, Finding, HostMetalError, ToolchainError
 from .kernel import Counters, Kernel, Result, compile
 from .options import Options
 
-__all__ = ["CompileError", "Counters", "Finding", "HostMetalError", "Kernel", "Options", "Result", "ToolchainError", "compile"]
+__all__ = ["Active", "CompileError", "Counters", "Finding", "HostMetalError", "Kernel", "Options", "Result", "ToolchainError", "active", "compile", "current"]

@@ -208,7 +208,7 @@ def entry(signature: Signature, instance: str) -> str:
             arguments.append(f"__hm::builtin<{type_name}>::from({BUILTINS[p.role]})")
     joined = ",\n    ".join(arguments)
     limit = signature.max_threads or "0"
-    quiet = '__attribute__((no_sanitize("thread", "alignment", "array-bounds"), nodebug))'
+    quiet = '__attribute__((no_sanitize("thread", "alignment", "array-bounds")))'
     if signature.template and signature.max_threads:
         limits = f"template <{signature.template}> struct __hm_limits {{ static constexpr __constant unsigned threads = {limit}; }};"
         limit = f"__hm_limits{instance[instance.index('<'):]}::threads" if "<" in instance else "0"

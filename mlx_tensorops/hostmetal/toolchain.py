@@ -98,6 +98,12 @@ def find() -> Toolchain:
     return _find(config.get("MLX_TENSOROPS_HOSTMETAL_CLANG"), os.environ.get("PATH", os.defpath))
 
 
+def describe() -> str:
+    """The compiler in one line, or an error that says what to install."""
+    tools = find()
+    return f"{tools.name} for {tools.target}"
+
+
 @functools.lru_cache(maxsize=1)
 def _machine_flags() -> tuple[str, ...]:
     if _MACHINES.get(platform.machine()) == "aarch64":

@@ -193,6 +193,17 @@ static const char* senseless(const hm_launch* l, const hm_options* o) {
   return 0;
 }
 
+/* The limit that the kernel itself declares, when the caller does not know it. */
+static unsigned declared_threads(const hm_launch* l) {
+  if (l->max_threads || !module.path[0]) return l->max_threads;
+  void* library = dlopen(module.path, RTLD_NOW | RTLD_NOLOAD);
+  unsigned (*declared)(void) = 0;
+  if (library) *(void**)&declared = dlsym(library, "hm_max_threads");
+  unsigned limit = declared ? declared() : 0;
+  if (library) dlclose(library);
+  return limit;
+}
+
 int hm_dispatch(const hm_launch* l, const hm_options* o, hm_result* result) {
   const char* complaint = senseless(l, o);
   memset(&result->counters, 0, sizeof result->counters);
@@ -213,9 +224,10 @@ int hm_dispatch(const hm_launch* l, const hm_options* o, hm_result* result) {
   if (findings && buffers_open(l, isolated)) {
     findings->capacity = result->text_capacity;
     unsigned threads = l->group[0] * l->group[1] * l->group[2];
-    if (l->max_threads && threads > l->max_threads)
+    unsigned limit = declared_threads(l);
+    if (limit && threads > limit)
       find_at(THREADS, (place){0, 0}, no_object, -1, -1, 0, "%u threads per threadgroup, but the kernel declares max_total_threads_per_threadgroup(%u)", threads,
-              l->max_threads);
+              limit);
     else if (isolated) execute_isolated();
     else execute();
     buffers_close(l);

@@ -150,8 +150,9 @@ static int simdgroup_of(unsigned thread) {
   if (thread >= WHOLE_SIMDGROUP && thread < WHOLE_THREADGROUP) return thread - WHOLE_SIMDGROUP;
   return -1;
 }
-/* Is an access by `then` at `time` over for `now`? */
+/* Is an access by `then` at `time` over for `now`? Writer 0 is nobody: a finding was raised already. */
 static int ordered(unsigned then, uint32_t time, unsigned now, int class) {
+  if (!then) return 1;
   if (then == now && then < SEVERAL_OF_SIMDGROUP) return 1;
   if (time < fence[class]) return 1;
   int s = simdgroup_of(now);
@@ -204,7 +205,7 @@ static void follow(cell* c, unsigned n, int write, int class, object o, uintptr_
     }
     if (!write && class == THREADGROUP && c->write_group != group_number) {
       find(UNINITIALISED, pc, o, reportable(now), -1, 0, "load of byte %ld of threadgroup '%s', which no thread has stored to", o.offset, o.variable);
-      c->write_group = group_number, c->writer = now, c->write_time = clock_now;
+      c->write_group = group_number, c->writer = 0;
       return;
     }
     if (write) {
