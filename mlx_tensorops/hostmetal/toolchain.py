@@ -119,7 +119,7 @@ def kernel_flags(*, checked: bool, sdk: str, dialect: str) -> tuple[str, ...]:
     """Everything on the compiler's command line that decides what a kernel becomes."""
     flags = [
         "-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", find().target, *_machine_flags(),
-        "-O2", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-gline-tables-only",
+        "-O2", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-gline-tables-only", "-fdeclspec",
         "-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64",  # no double, and 1.0 is a float, as in MSL
         "-Wno-everything", "-Werror=implicit-function-declaration", "-fno-caret-diagnostics",
         f"-I{INCLUDE}", "-include", str(INCLUDE / "hm_rt.h"),
