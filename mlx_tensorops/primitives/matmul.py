@@ -6,7 +6,7 @@ import math
 from typing import Any, Callable, NamedTuple
 
 from .. import device, guards, resolve, tracing
-from ..errors import DTypeError, ShapeError, TensorOpsError, fail
+from ..errors import DTypeError, EngineError, ShapeError, fail
 from ..signature import of as signature_of
 from ..spec import Epilogue, GemmSpec
 from . import _enqueue, _metal_kernel, _native
@@ -149,6 +149,11 @@ def _broadcasts(a: tuple, b: tuple) -> bool:
 
 def _run_variants(decision) -> Callable:
     """Engines mpp and simdgroup: the kernel primitive."""
+    import mlx.core as mx
+
+    if _enqueue.emulator() is None and not mx.metal.is_available():
+        fail(OP, f"engine {decision.engine!r} is legal on the forced device profile, but this machine has no Metal", cls=EngineError,
+             instead="read the plan with explain() or dump_source(), or run it inside hostmetal.active()")
     if not _native.status()[0]:
         return lambda a, b, bias, residual, stream: _metal_kernel.launch(decision.variants, (a, b), stream)[0]
     variants = _enqueue.native_set(decision.variants)

@@ -1,0 +1,169 @@
+"""``python -m mlx_tensorops demo``: real matrices through every engine that is legal here, against float64.
+
+The weights are those of the published language identifier ``langid`` where that package is installed (7,480 byte
+n-gram features x 97 languages); the left operand is then the feature counts of a few sentences, and the demo also says
+whether every engine names the same languages. Otherwise both operands are random.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from . import config, reference
+from .errors import TensorOpsError
+
+SENTENCES = (
+    "The kernel multiplies two matrices and keeps the sum in single precision.", "Le noyau multiplie deux matrices et garde la somme.",
+    "Der Kern multipliziert zwei Matrizen und behält die Summe.", "El núcleo multiplica dos matrices y guarda la suma.",
+    "Il nucleo moltiplica due matrici e conserva la somma.", "O núcleo multiplica duas matrizes e guarda a soma.",
+    "Ядро перемножает две матрицы и хранит сумму.", "De kern vermenigvuldigt twee matrices en bewaart de som.",
+    "Ydin kertoo kaksi matriisia ja säilyttää summan.", "Kärnan multiplicerar två matriser och behåller summan.",
+    "Jądro mnoży dwie macierze i zachowuje sumę.", "Ο πυρήνας πολλαπλασιάζει δύο πίνακες και κρατά το άθροισμα.",
+    "Çekirdek iki matrisi çarpar ve toplamı saklar.", "核心将两个矩阵相乘并保留总和。", "カーネルは二つの行列を掛けて合計を保持します。",
+    "커널은 두 행렬을 곱하고 합계를 유지합니다.",
+)
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine on one problem."""
+
+    problem: str
+    dtype: str
+    engine: str
+    error: float
+    bound: float
+    inside: bool
+    seconds: float
+    ratio: float
+    matmul2d: int
+    shader: str
+
+
+def run() -> list[Row]:
+    """All rows. Errors are relative Frobenius norms against the float64 product of the same stored operands."""
+    rows: list[Row] = []
+    for problem, dtype, a, b in _problems():
+        rows += _rows(problem, dtype, a, b)
+    return rows
+
+
+def _problems():
+    import mlx.core as mx
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    if importlib.util.find_spec("langid"):
+        from langid.langid import LanguageIdentifier, model
+
+        identifier = LanguageIdentifier.from_modelstring(model, norm_probs=False)
+        counts = np.stack([identifier.instance2fv(s) for s in SENTENCES]).astype(np.float32)
+        name, left, right = "langid", counts, identifier.nb_ptc.astype(np.float32)
+    else:
+        name, left, right = "random", rng.normal(size=(16, 7480)).astype(np.float32), rng.normal(size=(7480, 97)).astype(np.float32)
+    for dtype in ("float32", "float16", "bfloat16"):
+        yield name, dtype, mx.array(left).astype(getattr(mx, dtype)), mx.array(right).astype(getattr(mx, dtype))
+    square = [mx.array(rng.normal(size=(256, 256)).astype(np.float32)).astype(mx.float16) for _ in range(2)]
+    yield "square", "float16", *square
+
+
+def _rows(problem, dtype, a, b) -> list[Row]:
+    import mlx.core as mx
+    import numpy as np
+
+    from . import explanation, tracing
+    from .primitives.matmul import matmul
+
+    mx.eval(a, b)
+    want, bound = reference.gemm(a, b), reference.gemm_bound(a, b, dtype)
+    arms = {"mx.matmul": (nullcontext, lambda: mx.matmul(a, b))}
+    for engine in ("mlx", "cpu", "mpp", "simdgroup"):
+        context = _context(engine)
+        try:
+            with context():
+                explanation.explain("matmul", a, b, engine=engine)
+        except TensorOpsError:
+            continue
+        arms[engine] = (context, lambda engine=engine: matmul(a, b, engine=engine))
+    results, counts, times = {}, {}, {name: [] for name in arms}
+    for name, (context, call) in arms.items():  # values first; this also compiles
+        with context(), tracing.trace() as trace:
+            results[name] = call()
+            mx.eval(results[name])
+        counts[name] = trace.total("matmul2d")
+    for _ in range(ROUNDS):
+        for name, (context, call) in arms.items():
+            with context():
+                start = time.perf_counter()
+                mx.eval(call())
+                times[name].append(time.perf_counter() - start)
+    rows = []
+    for name, (context, _) in arms.items():
+        difference = np.abs(reference.to_float64(results[name]) - want)
+        with context():
+            shader = _emit(explanation, a, b, name) if name in ("mpp", "simdgroup") else ""
+        rows.append(Row(
+            f"{problem} {a.shape[0]}x{a.shape[1]}x{b.shape[1]}", dtype, name, reference.frobenius(difference) / reference.frobenius(want),
+            reference.frobenius(bound) / reference.frobenius(want), bool(np.all(difference <= bound)), min(times[name]),
+            min(times["mx.matmul"]) / min(times[name]), counts[name], shader))
+    return rows
+
+
+def _context(engine: str):
+    """Where an engine can run on this machine: Metal kernels in the emulator, unless there is Metal."""
+    import mlx.core as mx
+
+    if engine in ("mpp", "simdgroup") and not mx.metal.is_available() and importlib.util.find_spec("numpy"):
+        from . import hostmetal
+
+        return hostmetal.active
+    return nullcontext
+
+
+def _emit(explanation, a, b, engine: str) -> str:
+    folder = Path(config.get("MLX_TENSOROPS_DUMP") or os.path.join(config.cache_home(), "shaders"))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (explanation.explain("matmul", a, b, engine=engine).variant + ".metal")
+    explanation.dump_source("matmul", a, b, engine=engine, path=path)
+    return str(path)
+
+
+def main(as_json: bool = False) -> int:
+    """Print the table, or JSON; the exit status is 1 when a result of ours is outside its bound."""
+    rows = run()
+    if as_json:
+        print(json.dumps({"rows": [asdict(r) for r in rows]}, indent=1))
+    else:
+        print(table(rows))
+    return int(any(not r.inside for r in rows if r.engine != "mx.matmul"))
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as text."""
+    head = f"{'problem':<22} {'dtype':<9} {'engine':<14} {'error':>9} {'bound':>9}    {'ms':>9} {'x mx':>7} {'matmul2d':>8}"
+    lines = [head, "-" * len(head)]
+    emulated = False
+    for r in rows:
+        mark = "" if r.engine not in ("mpp", "simdgroup") or not _is_emulated() else " (emulated)"
+        emulated |= bool(mark)
+        verdict = "ok" if r.inside else "--"
+        lines.append(f"{r.problem:<22} {r.dtype:<9} {(r.engine + mark):<14} {r.error:9.2e} {r.bound:9.2e} {verdict} {r.seconds * 1e3:9.3f} {r.ratio:7.2f} {r.matmul2d or '':>8}")
+    lines.append("error, bound: relative Frobenius norm against float64; ok: every element inside its own bound.")
+    lines.append("x mx: time of mx.matmul over this time, best of 5, interleaved. mx.matmul itself states no bound.")
+    if emulated:
+        lines.append("emulated: the Metal shader, executed by hostmetal on this CPU. Its time says nothing about a GPU.")
+    lines += sorted({f"shader: {r.shader}" for r in rows if r.shader})
+    return "\n".join(lines)
+
+
+def _is_emulated() -> bool:
+    import mlx.core as mx
+
+    return not mx.metal.is_available()
