@@ -14,6 +14,7 @@ package that are written in MSL run here. ``metal_kernel`` stands in for ``mx.fa
 from .active import Active, active, current
 from .findings import CompileError, Finding, HostMetalError, ToolchainError
 from .kernel import Counters, Kernel, Result, compile
+from .metal_kernel import metal_kernel
 from .options import Options
 
-__all__ = ["Active", "CompileError", "Counters", "Finding", "HostMetalError", "Kernel", "Options", "Result", "ToolchainError", "active", "compile", "current"]
+__all__ = ["Active", "CompileError", "Counters", "Finding", "HostMetalError", "Kernel", "Options", "Result", "ToolchainError", "active", "compile", "current", "metal_kernel"]

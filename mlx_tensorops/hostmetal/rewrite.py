@@ -5,6 +5,7 @@
 3. ``S() thread {}``, ``operator T() thread`` -> without ``thread``: temporaries have no address space here
 4. ``thread const T&`` parameters            -> ``const T&``, else temporaries do not bind
 5. ``template [[host_name("x")]] ...``       -> without attributes, which cannot stand there
+6. ``1.5bf``                                 -> ``__hm::bf(1.5f)``: the front end has no such suffix
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Rewritten:
 
 
 def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1) -> Rewritten:
-    """Applies the five rules to one file."""
+    """Applies the rules to one file."""
     tokens = tokenize(source) if tokens is None else tokens
     result = Rewritten(source)
     edits: list[Edit] = []
@@ -42,6 +43,9 @@ def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1
     for i, token in enumerate(tokens):
         if token.kind == PREPROCESSOR:
             edits += _macro_edits(source, token, classes)
+        elif token.kind == NUMBER:
+            if token.text[-2:] in ("bf", "BF") and token.text[:2] not in ("0x", "0X"):
+                edits.append((token.start, token.end, f"__hm::bf({token.text[:-2]}f)"))
         elif token.kind == ID:
             if token.text == "threadgroup":
                 edits += _threadgroup_variable(source, tokens, i, result, first_id)

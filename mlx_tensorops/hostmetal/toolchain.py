@@ -120,7 +120,8 @@ def kernel_flags(*, checked: bool, sdk: str, dialect: str) -> tuple[str, ...]:
     flags = [
         "-x", "cl", "-cl-std=clc++2021", "-cl-no-stdinc", "-target", find().target, *_machine_flags(),
         "-O2", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-gline-tables-only", "-fdeclspec",
-        "-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64",  # no double, and 1.0 is a float, as in MSL
+        "-cl-single-precision-constant", "-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64",  # 1.0 is a float, double an error
+        "-fno-convergent-functions",  # the calls that are convergent say so in hm_rt.h; calling all so forbids hoisting
         "-Wno-everything", "-Werror=implicit-function-declaration", "-fno-caret-diagnostics",
         f"-I{INCLUDE}", "-include", str(INCLUDE / "hm_rt.h"),
         f"-D__METAL_VERSION__={DIALECTS[dialect]}", f"-D__HM_SDK={SDKS[sdk]}",

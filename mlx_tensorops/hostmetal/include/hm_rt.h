@@ -16,6 +16,8 @@
  *         }
  *     with `unsigned line = __builtin_LINE()` as the last, defaulted parameter of the public function.
  *     A null slot belongs to a thread that does not exist or has returned.
+ *   - In the checked build write that struct under __hm_modes(HM_ACCESS_UNCHECKED), which __hm_arrive ends:
+ *     it is no memory of the kernel's and must not be counted.
  *   - Plain loads and stores only (no __atomic builtins): one OS thread runs all of them.
  */
 #ifndef HM_RT_H
@@ -125,16 +127,25 @@ extern void** __hm_slots;
 #endif
 extern unsigned __hm_flags;        /* HM_RT_* of this dispatch */
 
+/* Whether a call is reached depends on nothing but the source: the compiler may not move it into a branch. */
+#if HM_KERNEL_SIDE
+#define HM_CONVERGENT __attribute__((convergent))
+#define HM_CONST __attribute__((const))
+#else
+#define HM_CONVERGENT
+#define HM_CONST
+#endif
+
 /* 1: every thread of the scope is here and the caller must do the operation, then __hm_release(scope).
  * Threads that meet with different names or lines are a divergence finding; it does not return then. */
-int __hm_arrive(unsigned scope, HM_TEXT name, unsigned line, void* argument);
-void __hm_release(unsigned scope);
+HM_CONVERGENT int __hm_arrive(unsigned scope, HM_TEXT name, unsigned line, void* argument);
+HM_CONVERGENT void __hm_release(unsigned scope);
 
 /* threadgroup_barrier / simdgroup_barrier. */
-void __hm_barrier(unsigned scope, unsigned mem_flags, unsigned line);
+HM_CONVERGENT void __hm_barrier(unsigned scope, unsigned mem_flags, unsigned line);
 
 /* A point where another thread may run (atomics): does nothing unless the order is seeded. */
-void __hm_yield(void);
+HM_CONVERGENT void __hm_yield(void);
 
 /* Storage of a threadgroup variable: the same address for all threads of a threadgroup. */
 void* __hm_threadgroup_variable(unsigned id, unsigned long bytes, unsigned long align, HM_TEXT name);
@@ -142,10 +153,10 @@ void* __hm_threadgroup_variable(unsigned id, unsigned long bytes, unsigned long 
 void* __hm_threadgroup_argument(unsigned n);
 
 /* The lane map. element_bytes: size of one element. strict: f32 operands without relaxed precision. The
- * result lives until the dispatch ends. */
+ * result lives until the dispatch ends and depends on the arguments alone, so calls may be merged. */
 #if HM_KERNEL_SIDE
-const __global __hm_layout* __hm_layout_of(unsigned role, unsigned rows, unsigned cols, unsigned simdgroups,
-                                           unsigned element_bytes, unsigned strict);
+HM_CONST const __global __hm_layout* __hm_layout_of(unsigned role, unsigned rows, unsigned cols, unsigned simdgroups,
+                                                    unsigned element_bytes, unsigned strict);
 #else
 const __hm_layout* __hm_layout_of(unsigned role, unsigned rows, unsigned cols, unsigned simdgroups,
                                   unsigned element_bytes, unsigned strict);
