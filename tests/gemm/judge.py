@@ -31,7 +31,7 @@ def errors_over_bound(a, b, c, out: str, relaxed_f32: bool = False) -> float:
     return float(np.max(difference / np.maximum(bound, np.finfo(np.float64).tiny))) if difference.size else 0.0
 
 
-def counters_as_predicted(choice: dict, case: cases.Case, dispatch: dict) -> None:
+def counters_as_predicted(choice: dict, case: cases.Case, dispatch: dict, layout: str) -> None:
     """Matrix operations always; operand and output bytes where the checked build counted them and the row is aligned."""
     variant = cases.variant_of(choice)
     cost = registry.family("gemm").cost(variant)
@@ -41,7 +41,7 @@ def counters_as_predicted(choice: dict, case: cases.Case, dispatch: dict) -> Non
     if variant.alignment == "aligned":
         assert counters["matmul2d"] == issued
         assert counters["macs"] == cost.macs(shapes) == case.m * case.n * case.k
-        if counters["device_load"][0]:
+        if counters["device_load"][0] and layout != "padded":  # slots that are no element load one, too
             assert counters["device_load"][:2] == [rule(shapes) for rule in cost.operand_bytes]
             assert counters["device_store"][2] == cost.output_bytes(shapes)
             assert counters["threadgroup_load"] == counters["threadgroup_store"] == 0

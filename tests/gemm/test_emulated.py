@@ -32,16 +32,17 @@ def test_values_on_every_layout(choice):
     for number, layout in enumerate(cases.LAYOUTS):
         a, b, c, dispatch = judge.run(choice, case, seed=number, layout=layout)
         assert judge.errors_over_bound(a, b, c, choice["out"]) <= 1, layout
-        judge.counters_as_predicted(choice, case, dispatch)
+        judge.counters_as_predicted(choice, case, dispatch, layout)
 
 
 @pytest.mark.parametrize("choice", CHECKED, ids=name)
 def test_checked_build_finds_nothing_and_counts_every_byte(choice):
     case = cases.ROW_CASES[choice["row"]]
-    a, b, c, dispatch = judge.run(choice, case, seed=7, layout="nax", checked=True)
+    layout = "nax"
+    a, b, c, dispatch = judge.run(choice, case, seed=7, layout=layout, checked=True)
     assert judge.errors_over_bound(a, b, c, choice["out"]) <= 1
     assert dispatch["counters"]["device_load"][0] > 0
-    judge.counters_as_predicted(choice, case, dispatch)
+    judge.counters_as_predicted(choice, case, dispatch, layout)
 
 
 @pytest.mark.parametrize("m, n, k", cases.EDGE_SIZES)
@@ -150,8 +151,8 @@ def test_planted_bugs_are_caught(bug, before, after, monkeypatch):
             c = mt.matmul(a, b, engine="mpp")
             try:
                 mx.eval(c)
-            except RuntimeError as found:
-                assert "hostmetal" in str(found).lower()
+            except (RuntimeError, ValueError) as found:
+                assert "the emulator found" in str(found) or "does not compile" in str(found)
                 return
         difference = np.abs(reference.to_float64(c) - reference.gemm(a, b))
         assert not np.all(difference <= reference.gemm_bound(a, b, "float16")), f"not caught: {bug}"

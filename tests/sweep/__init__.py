@@ -1,0 +1,1 @@
+"""The exhaustive tests, in slices: ``python -m tests.sweep``."""
