@@ -8,6 +8,17 @@
 extern "C" __attribute__((const, noconvergent)) const device __hm_layout* __hm_layout_of(unsigned, unsigned, unsigned, unsigned,
                                                                            unsigned, unsigned);
 
+#if HM_CHECKED_BUILD
+extern "C" {
+void __tsan_read1(void*);
+void __tsan_read2(void*);
+void __tsan_read4(void*);
+void __tsan_write1(void*);
+void __tsan_write2(void*);
+void __tsan_write4(void*);
+}
+#endif
+
 namespace __hm {
 
 struct position {
@@ -40,6 +51,48 @@ struct tile {
   template <class T> static HM_FUNC bool stores(uint) { return true; }
 };
 
+// The rows (ByRow) or columns of Tile, one value for each: a thread holds those of its own elements, in the order in
+// which it meets them, so that threads share values; the first of them stores.
+template <bool ByRow, class Tile>
+struct reduction {
+  static constexpr constant uint role = ByRow ? 3 : 4;
+  static constexpr constant uint slots = Tile::slots;
+  static constexpr constant uint length = ByRow ? Tile::rows : Tile::cols;
+  using source = Tile;
+  using operation = typename Tile::operation;
+
+  static HM_FUNC uint self() { return Tile::self(); }
+  template <class T> static HM_FUNC uint capacity() { return Tile::template capacity<T>(); }
+  template <class T> static HM_FUNC uint line_of(uint owner, uint i) {
+    const position p = Tile::template at<T>(owner, i);
+    return !p.valid() ? HM_NO_ELEMENT : (ByRow ? p.row() : p.column());
+  }
+  template <class T> static HM_FUNC position at(uint owner, uint i) {
+    uint distinct = 0;
+    for (uint k = 0; k < capacity<T>(); ++k) {
+      const uint l = line_of<T>(owner, k);
+      bool seen = l == HM_NO_ELEMENT;
+      for (uint j = 0; j < k; ++j) seen = seen || line_of<T>(owner, j) == l;
+      if (!seen && distinct++ == i) return {l};
+    }
+    return {HM_NO_ELEMENT};
+  }
+  template <class T> static HM_FUNC bool stores(uint i) {
+    const uint l = at<T>(self(), i).packed;
+    for (uint owner = 0; owner < self(); ++owner)
+      for (uint k = 0; k < capacity<T>(); ++k)
+        if (line_of<T>(owner, k) == l) return false;
+    return true;
+  }
+  template <class L, class T, class U> static HM_FUNC uint mapped(uint from) {
+    static_assert(same<L, Tile>::value && same<T, U>::value, "map_iterator needs compatible cooperative tensors");
+    const uint l = line_of<T>(self(), from);
+    for (uint i = 0; i < capacity<T>(); ++i)
+      if (at<T>(self(), i).packed == l) return i;
+    return 0;
+  }
+};
+
 // Device loads of load() and run(): how the hardware reads operands is unknown, so they are counted apart.
 HM_FUNC void opaque_access(uint extra = 0) {
 #if HM_CHECKED_BUILD
@@ -49,6 +102,22 @@ HM_FUNC void opaque_access(uint extra = 0) {
 HM_FUNC void plain_access() {
 #if HM_CHECKED_BUILD
   __hm_modes(HM_ACCESS_PLAIN);
+#endif
+}
+
+// What the access hooks of the checked build would see, had the operation been compiled where it is called.
+template <class T> HM_FUNC void note_read(thread T* p) {
+#if HM_CHECKED_BUILD
+  if constexpr (sizeof(T) == 1) __tsan_read1(p);
+  else if constexpr (sizeof(T) == 2) __tsan_read2(p);
+  else __tsan_read4(p);
+#endif
+}
+template <class T> HM_FUNC void note_write(thread T* p) {
+#if HM_CHECKED_BUILD
+  if constexpr (sizeof(T) == 1) __tsan_write1(p);
+  else if constexpr (sizeof(T) == 2) __tsan_write2(p);
+  else __tsan_write4(p);
 #endif
 }
 
@@ -82,6 +151,11 @@ class cooperative_tensor {
 #if HM_CHECKED_BUILD
   HM_FUNC ~cooperative_tensor() { __hm_cooperative_close(elements); }
 #endif
+  // Conversion of another operation's tile; collective (see hm_convert.h).
+  template <class Convert, class Source>
+  HM_FUNC cooperative_tensor(Convert convert, thread Source& source) : cooperative_tensor() {
+    convert(source, (thread cooperative_tensor*)this);
+  }
   // Before SDK 27 the real copy writes in the wrong direction and the real move does nothing.
   cooperative_tensor(const cooperative_tensor&) = delete;
   cooperative_tensor& operator=(const cooperative_tensor&) = delete;
@@ -150,6 +224,20 @@ class cooperative_tensor {
       if constexpr (rank == 2) t.set(elements[i], p.column(), p.row());
       else t.set(elements[i], p.column());
     }
+  }
+
+  // Reports the accesses of an operation that works on all threads' elements at once.
+  HM_FUNC void note_reads() thread {
+#if HM_CHECKED_BUILD
+    for (uint i = 0; i < get_capacity(); ++i)
+      if (at(i).valid()) __hm::note_read(elements + i);
+#endif
+  }
+  HM_FUNC void note_writes() thread {
+#if HM_CHECKED_BUILD
+    for (uint i = 0; i < get_capacity(); ++i)
+      if (at(i).valid()) __hm::note_write(elements + i);
+#endif
   }
 
   // Public for the operations; no name of Metal's.

@@ -100,24 +100,54 @@ template <class L, class R, class C> struct operands {
   thread C* destination;
 };
 
+template <class T> HM_FUNC void note_reads(thread T& x) {
+  if constexpr (is_cooperative<T>::value) x.note_reads();
+}
+template <class T> HM_FUNC void note_writes(thread T& x) {
+  if constexpr (is_cooperative<T>::value) x.note_writes();
+}
+
+// Cooperative operands to and from dense matrices.
+template <bool Swap, int Cols, class X, class F, class Op, thread X* Op::*Member>
+HM_FUNC void gather_from(thread F* dense, void** slots) {
+  gather<typename X::layout, Swap, Cols, typename X::element_type>(
+      dense, [&](int t) { return (((thread Op*)slots[t])->*Member)->elements; });
+}
+template <int Cols, class X, class F, class Op, thread X* Op::*Member>
+HM_FUNC void scatter_to(const thread F* dense, void** slots) {
+  scatter<typename X::layout, Cols, typename X::element_type>(
+      dense, [&](int t) { return (((thread Op*)slots[t])->*Member)->elements; });
+}
+
+// The same, and the multiplication, as calls.
+template <bool Swap, int Cols, class X, class F, class Op, thread X* Op::*Member>
+HM_DENSE void gather_dense(thread F* dense, void** slots) { gather_from<Swap, Cols, X, F, Op, Member>(dense, slots); }
+template <int Cols, class X, class F, class Op, thread X* Op::*Member>
+HM_DENSE void scatter_dense(const thread F* dense, void** slots) { scatter_to<Cols, X, F, Op, Member>(dense, slots); }
+template <int M, int N, int K, class A, class B, class F>
+HM_DENSE void multiply_dense(thread F* c, thread F* a, thread F* b, bool relaxed) {
+  degrade<A>(a, M * K, relaxed);
+  degrade<B>(b, K * N, relaxed);
+  multiply<M, N, K>(c, a, b);
+}
+template <class F> HM_FUNC void clear(thread F* x, int n) {
+  for (int i = 0; i < n; ++i) x[i] = F(0);
+}
+
 // All three operands cooperative: the form of hand-placed fragments.
 template <int M, int N, int K, bool SwapLeft, bool SwapRight, class L, class R, class C>
 HM_DENSE void multiply_fragments(void** slots, bool relaxed, bool accumulate) {
-  using A = typename L::element_type;
-  using B = typename R::element_type;
-  using D = typename C::element_type;
-  using F = typename accumulator<D>::type;
+  using F = typename accumulator<typename C::element_type>::type;
   using Op = operands<L, R, C>;
   alignas(32) F a[M * K], b[K * N], c[M * N];
-  gather<typename L::layout, SwapLeft, K, A>(a, [&](int t) { return ((thread Op*)slots[t])->left->elements; });
-  gather<typename R::layout, SwapRight, N, B>(b, [&](int t) { return ((thread Op*)slots[t])->right->elements; });
-  degrade<A>(a, M * K, relaxed);
-  degrade<B>(b, K * N, relaxed);
-  auto own = [&](int t) { return ((thread Op*)slots[t])->destination->elements; };
-  if (accumulate) gather<typename C::layout, false, N, D>(c, own);
-  else for (int i = 0; i < M * N; ++i) c[i] = F(0);
+  gather_from<SwapLeft, K, L, F, Op, &Op::left>(a, slots);
+  gather_from<SwapRight, N, R, F, Op, &Op::right>(b, slots);
+  degrade<typename L::element_type>(a, M * K, relaxed);
+  degrade<typename R::element_type>(b, K * N, relaxed);
+  if (accumulate) gather_from<false, N, C, F, Op, &Op::destination>(c, slots);
+  else clear(c, M * N);
   multiply<M, N, K>(c, a, b);
-  scatter<typename C::layout, N, D>(c, own);
+  scatter_to<N, C, F, Op, &Op::destination>(c, slots);
 }
 
 }  // namespace __hm

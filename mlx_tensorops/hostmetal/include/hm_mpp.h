@@ -1,7 +1,8 @@
 // mpp::tensor_ops::matmul2d: descriptor, operation, cooperative tensor types.
 #pragma once
-#include "hm_matmul.h"
+#include "hm_matmul_tensor.h"
 #include "hm_mpp_rules.h"
+#include "hm_reduce.h"
 #pragma clang system_header
 
 namespace mpp {
@@ -84,6 +85,10 @@ class matmul2d {
   using tile = __hm::tile<Role, Rows, Cols, (simdgroups > 0 ? simdgroups : 1),
                           !relaxed && (__hm::is_f32<L> || __hm::is_f32<R>), __hm::types<L, R, C>>;
   template <class T> using element = typename __hm::operand_type<T>::element;
+  template <bool ByRow, class D>
+  using line_tensor =
+      metal::cooperative_tensor<typename D::element_type, metal::extents<typename D::index_type, (ByRow ? M : N)>,
+                                __hm::reduction<ByRow, typename D::layout>>;
 
  public:
   template <class L, class R, class C, class Coord = int>
@@ -109,6 +114,33 @@ class matmul2d {
     check_input<R, L, R, C>();
     return {};
   }
+  // A destination of the operation before, as an input of this one.
+  template <class L, class R, class C, class Coord = int, class Source>
+  HM_FUNC cooperative_tensor_left_input_t<L, R, C, Coord> get_left_input_cooperative_tensor(
+      thread Source& source, unsigned line = __builtin_LINE()) const {
+    check_input<L, L, R, C>();
+    check_source<Source, L, swap_left, M, K>();
+    return cooperative_tensor_left_input_t<L, R, C, Coord>(
+        __hm::conversion{"get_left_input_cooperative_tensor", line}, source);
+  }
+  template <class L, class R, class C, class Coord = int, class Source>
+  HM_FUNC cooperative_tensor_right_input_t<L, R, C, Coord> get_right_input_cooperative_tensor(
+      thread Source& source, unsigned line = __builtin_LINE()) const {
+    check_input<R, L, R, C>();
+    check_source<Source, R, swap_right, K, N>();
+    return cooperative_tensor_right_input_t<L, R, C, Coord>(
+        __hm::conversion{"get_right_input_cooperative_tensor", line}, source);
+  }
+  template <class L, class R, class C, class Source>
+  HM_FUNC bool is_compatible_as_left_input(const thread Source&) const {
+    check_source<Source, L, swap_left, M, K>();
+    return __hm::same_registers<cooperative_tensor_left_input_t<L, R, C>, Source>();
+  }
+  template <class L, class R, class C, class Source>
+  HM_FUNC bool is_compatible_as_right_input(const thread Source&) const {
+    check_source<Source, R, swap_right, K, N>();
+    return __hm::same_registers<cooperative_tensor_right_input_t<L, R, C>, Source>();
+  }
 #endif
   template <class LeftOperand, class RightOperand, class C, class Coord = int>
   HM_FUNC cooperative_tensor_destination_t<LeftOperand, RightOperand, C, Coord>
@@ -119,6 +151,26 @@ class matmul2d {
     return {};
   }
 
+  template <class LeftOperand, class RightOperand, class C, class Coord = int>
+  using cooperative_tensor_row_reduction_destination_t =
+      line_tensor<true, cooperative_tensor_destination_t<LeftOperand, RightOperand, C, Coord>>;
+  template <class LeftOperand, class RightOperand, class C, class Coord = int>
+  using cooperative_tensor_column_reduction_destination_t =
+      line_tensor<false, cooperative_tensor_destination_t<LeftOperand, RightOperand, C, Coord>>;
+  template <class LeftOperand, class RightOperand, class C, class Coord = int>
+  HM_FUNC cooperative_tensor_row_reduction_destination_t<LeftOperand, RightOperand, C, Coord>
+  get_row_reduction_destination_cooperative_tensor() const {
+    static_assert(simdgroups == 1, "Reductions require a single SIMD group");
+    return {};
+  }
+  template <class LeftOperand, class RightOperand, class C, class Coord = int>
+  HM_FUNC cooperative_tensor_column_reduction_destination_t<LeftOperand, RightOperand, C, Coord>
+  get_column_reduction_destination_cooperative_tensor() const {
+    static_assert(simdgroups == 1, "Reductions require a single SIMD group");
+    return {};
+  }
+
+  // Operands are lvalues of the calling thread: temporaries do not bind.
   template <class L, class R, class C>
   HM_FUNC void run(thread L& left, thread R& right, thread C& destination, unsigned line = __builtin_LINE()) const {
     constexpr bool lc = __hm::is_cooperative<L>::value, rc = __hm::is_cooperative<R>::value;
@@ -135,25 +187,52 @@ class matmul2d {
     check_operand<HM_LEFT, L, A, B, D>();
     check_operand<HM_RIGHT, R, A, B, D>();
     check_operand<HM_DESTINATION, C, A, B, D>();
-    if constexpr (lc && rc && dc) {
-      constexpr bool accumulates = descriptor.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate;
-      __hm::operands<L, R, C> mine{&left, &right, &destination};
-      const bool accumulate = accumulates || (__hm_flags & HM_RT_MULTIPLY_ACCUMULATES);
-      if (__hm_arrive(HM_SIMDGROUP | HM_WHOLE(1), "matmul2d.run", line, &mine)) {
-        __hm::multiply_fragments<M, N, K, swap_left, swap_right, L, R, C>(__hm_slots, relaxed, accumulate);
-        __hm_count(HM_COUNT_MATMUL2D, 1);
-        __hm_count(HM_COUNT_MACS, static_cast<ulong>(M) * N * K);
-        __hm_release(HM_SIMDGROUP | HM_WHOLE(1));
+    const bool accumulate = descriptor.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate ||
+                            (__hm_flags & HM_RT_MULTIPLY_ACCUMULATES);
+    __hm::operands<L, R, C> mine{&left, &right, &destination};
+    if constexpr (simdgroups == 0) {
+      void* slots[1] = {&mine};
+      const long k = __hm::multiply_tensors<M, N, K, swap_left, swap_right, 0>(slots, left, right, destination, 1,
+                                                                               relaxed, accumulate, line);
+      count(k);
+    } else {
+      constexpr uint where = (simdgroups == 1 ? HM_SIMDGROUP : HM_THREADGROUP) | HM_WHOLE(simdgroups);
+      constexpr uint window = simdgroups == 1 ? HM_ACCESS_SIMDGROUP : HM_ACCESS_THREADGROUP;
+      __hm::note_reads(left);
+      __hm::note_reads(right);
+      if (accumulate) __hm::note_reads(destination);
+      if (__hm_arrive(where, "matmul2d.run", line, &mine)) {
+        long k = K;
+        if constexpr (lc && rc && dc)
+          __hm::multiply_fragments<M, N, K, swap_left, swap_right, L, R, C>(__hm_slots, relaxed, accumulate);
+        else
+          k = __hm::multiply_tensors<M, N, K, swap_left, swap_right, window>(
+              __hm_slots, left, right, destination, 32 * simdgroups, relaxed, accumulate, line);
+        count(k);
+        __hm_release(where);
       }
+      __hm::note_writes(destination);
     }
   }
 
  private:
+  static HM_FUNC void count(long k) {
+    __hm_count(HM_COUNT_MATMUL2D, 1);
+    __hm_count(HM_COUNT_MACS, static_cast<ulong>(M) * N * k);
+  }
   template <class T, class L, class R, class C> static HM_FUNC void check_input() {
     static_assert(simdgroups == 1, "Input cooperative tensors require a single SIMD group");
     static_assert(K >= 0, "Inner dimension cannot be dynamic with input cooperative tensors");
     static_assert(__hm::legal_input<T>(), "Unsupported type");
     static_assert(__hm::legal_types<L, R, C>(), "Unsupported type");
+  }
+  template <class Source, class T, bool Swap, int Rows, int Cols> static HM_FUNC void check_source() {
+    static_assert(__hm::is_destination<typename Source::layout>::value,
+                  "Source must be a destination cooperative tensor");
+    static_assert(Source::layout::simdgroups == 1 && simdgroups == 1, "Both operations require a single SIMD group");
+    static_assert(__hm::same<typename Source::element_type, T>::value, "Element types must match");
+    static_assert(K >= 0 && !Swap, "Inner dimension cannot be dynamic and the operand cannot be transposed");
+    static_assert(Source::layout::rows == Rows && Source::layout::cols == Cols, "Source and input shapes must match");
   }
   template <uint Role, class T, class A, class B, class D> static HM_FUNC void check_operand() {
     if constexpr (__hm::is_cooperative<T>::value) {

@@ -30,7 +30,7 @@
 #endif
 #endif
 
-// Ordinary names in Metal that OpenCL reserves.
+// Names that OpenCL reserves or predeclares and Metal does not, or declares itself.
 #define local hm_name_local
 #define global hm_name_global
 #define generic hm_name_generic
@@ -39,6 +39,12 @@
 #define write_only hm_name_write_only
 #define read_write hm_name_read_write
 #define vec_step hm_name_vec_step
+#define atomic_int hm_name_atomic_int
+#define atomic_uint hm_name_atomic_uint
+#define atomic_ulong hm_name_atomic_ulong
+#define atomic_float hm_name_atomic_float
+#define event_t hm_name_event_t
+#define queue_t hm_name_queue_t
 
 #define METAL_FUNC inline __attribute__((always_inline))
 #define METAL_INTERNAL METAL_FUNC
