@@ -13,6 +13,9 @@ struct is_group_type : metal::bool_constant<(is_int<T>::value && sizeof(T) <= 4 
                                             same<T, half>::value || same<T, float>::value> {};
 template <class T, int N> struct is_group_type<metal::vec<T, N>> : is_group_type<T> {};
 template <class T> using group_type = metal::enable_if_t<is_group_type<T>::value, int>;
+template <class T> struct is_group_bits : metal::bool_constant<is_group_type<T>::value && is_int<T>::value> {};
+template <class T, int N> struct is_group_bits<metal::vec<T, N>> : is_group_bits<T> {};
+template <class T> using group_bits = metal::enable_if_t<is_group_bits<T>::value, int>;
 template <class T> using only_bfloat = metal::enable_if_t<same<T, bfloat>::value, int>;
 
 constexpr int width(uint scope) { return scope == HM_QUADGROUP ? 4 : 32; }

@@ -48,10 +48,16 @@ HM_GROUP_REDUCE(quad_sum, add)
 HM_GROUP_REDUCE(quad_product, multiply_by)
 HM_GROUP_REDUCE(quad_max, maximum)
 HM_GROUP_REDUCE(quad_min, minimum)
-HM_GROUP_REDUCE(quad_and, bit_and)
-HM_GROUP_REDUCE(quad_or, bit_or)
-HM_GROUP_REDUCE(quad_xor, bit_xor)
 #undef HM_GROUP_REDUCE
+#define HM_GROUP_BITS(name, f)                                                                  \
+  template <class T, __hm::group_bits<T> = 0>                                                   \
+  HM_FUNC T name(T value, unsigned line = __builtin_LINE()) {                                   \
+    return __hm::reduced<HM_QUADGROUP, __hm::f>(#name, value, line);                                  \
+  }
+HM_GROUP_BITS(quad_and, bit_and)
+HM_GROUP_BITS(quad_or, bit_or)
+HM_GROUP_BITS(quad_xor, bit_xor)
+#undef HM_GROUP_BITS
 
 #define HM_GROUP_SCAN(name, f, inclusive, identity)                                             \
   template <class T, __hm::group_type<T> = 0>                                                   \

@@ -48,10 +48,16 @@ HM_GROUP_REDUCE(simd_sum, add)
 HM_GROUP_REDUCE(simd_product, multiply_by)
 HM_GROUP_REDUCE(simd_max, maximum)
 HM_GROUP_REDUCE(simd_min, minimum)
-HM_GROUP_REDUCE(simd_and, bit_and)
-HM_GROUP_REDUCE(simd_or, bit_or)
-HM_GROUP_REDUCE(simd_xor, bit_xor)
 #undef HM_GROUP_REDUCE
+#define HM_GROUP_BITS(name, f)                                                                  \
+  template <class T, __hm::group_bits<T> = 0>                                                   \
+  HM_FUNC T name(T value, unsigned line = __builtin_LINE()) {                                   \
+    return __hm::reduced<HM_SIMDGROUP, __hm::f>(#name, value, line);                                  \
+  }
+HM_GROUP_BITS(simd_and, bit_and)
+HM_GROUP_BITS(simd_or, bit_or)
+HM_GROUP_BITS(simd_xor, bit_xor)
+#undef HM_GROUP_BITS
 
 #define HM_GROUP_SCAN(name, f, inclusive, identity)                                             \
   template <class T, __hm::group_type<T> = 0>                                                   \
@@ -119,11 +125,18 @@ HM_INTRINSIC(simd_sum)
 HM_INTRINSIC(simd_product)
 HM_INTRINSIC(simd_max)
 HM_INTRINSIC(simd_min)
-HM_INTRINSIC(simd_and)
-HM_INTRINSIC(simd_or)
-HM_INTRINSIC(simd_xor)
 HM_INTRINSIC(simd_prefix_inclusive_sum)
 HM_INTRINSIC(simd_prefix_exclusive_sum)
 HM_INTRINSIC(simd_prefix_inclusive_product)
 HM_INTRINSIC(simd_prefix_exclusive_product)
+#undef HM_INTRINSIC
+// MLX instantiates the bitwise reductions for float, too, where Metal has none: the bits of the value.
+#define HM_INTRINSIC(name)                                                                     \
+  template <class T> HM_FUNC T __metal_##name(T value) { return metal::name(value); }          \
+  HM_FUNC float __metal_##name(float value) {                                                  \
+    return metal::as_type<float>(metal::name(metal::as_type<uint>(value)));                    \
+  }
+HM_INTRINSIC(simd_and)
+HM_INTRINSIC(simd_or)
+HM_INTRINSIC(simd_xor)
 #undef HM_INTRINSIC

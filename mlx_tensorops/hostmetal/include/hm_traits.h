@@ -28,7 +28,6 @@ template <class T, class F> struct conditional<false, T, F> { using type = F; };
 template <bool B, class T, class F> using conditional_t = typename conditional<B, T, F>::type;
 template <class T> struct type_identity { using type = T; };
 template <class T> using type_identity_t = typename type_identity<T>::type;
-template <class...> using void_t = void;
 
 template <class T> struct remove_addrspace { using type = T; };
 template <class T> struct remove_addrspace<device T> { using type = T; };
@@ -134,7 +133,6 @@ template <class A, class B> constexpr constant bool is_convertible_v = __is_conv
 template <class B, class D> struct is_base_of : bool_constant<__is_base_of(B, D)> {};
 template <class T> struct is_enum : bool_constant<__is_enum(T)> {};
 template <class T> struct is_class : bool_constant<__is_class(T)> {};
-template <class T> struct is_empty : bool_constant<__is_empty(T)> {};
 template <class T> struct is_trivially_copyable : bool_constant<__is_trivially_copyable(T)> {};
 template <class T>
 struct is_unsigned : bool_constant<is_integral<T>::value && (remove_cv_t<T>(-1) > remove_cv_t<T>(0))> {};
