@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import fail, lesson
-from . import cache, lint, rewrite, signature, toolchain
+from . import cache, headers, lint, rewrite, signature, toolchain
 from .findings import CompileError
 from .tokens import tokenize
 
@@ -27,24 +25,6 @@ class Built:
     path: Path
     signature: signature.Signature
     name: str
-
-
-@functools.lru_cache(maxsize=8)
-def rewritten_folder(folder: str) -> str:
-    """A copy of a folder of headers with the rewrites applied, in the cache."""
-    root = Path(folder)
-    key = cache.key_of("headers", toolchain.content_hash(root), toolchain.content_hash(toolchain.HERE / "include"), Path(rewrite.__file__).read_bytes())
-
-    def make(work: Path, target: Path) -> None:
-        for number, path in enumerate(sorted(p for p in root.rglob("*") if p.is_file())):
-            copy = target / path.relative_to(root)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            if path.suffix in (".h", ".metal", ".hpp"):
-                copy.write_text(rewrite.rewrite(path.read_text(), first_id=1000 * (number + 1)).text)
-            else:
-                shutil.copyfile(path, copy)
-
-    return str(cache.obtain(f"headers-{key}", make))
 
 
 def literal(value: object) -> str:
@@ -109,15 +89,17 @@ def build(
     tokens = tokenize(source)
     lint.check_tokens(source, tokens)
     new = rewrite.rewrite(source, tokens)
-    chosen, instance = _choose(source, tokens, kernel, new.instantiations, template_arguments(template))
+    others = headers.reachable(source, include)
+    chosen, instance = _choose(signature.kernels(source, tokens), others, kernel, new.instantiations, template_arguments(template))
     constants = {str(k): literal(v) for k, v in (function_constants or {}).items()}
-    for index, constant in new.function_constants.items():
+    for index, constant in (new.function_constants | others.function_constants()).items():
         if index not in constants:
             fail("hostmetal", f"function constant {index} ({constant}) has no value", instead=f"function_constants={{{index}: ...}}", cls=CompileError)
     text = f'#line 1 "{name}"\n{new.text}\n#line 1 "entry"\n{signature.entry(chosen, instance)}'
     flags = [*toolchain.kernel_flags(checked=checked, sdk=sdk, dialect=dialect)]
     flags += [f"-D__HM_FC_{k}={v}" for k, v in sorted(constants.items())]
-    flags += [f"-I{rewritten_folder(os.fspath(folder))}" for folder in include]
+    if others.files:
+        flags.append(f"-I{others.folder()}")
     tools = toolchain.find()
     runtime = cache.runtime_path()
     key = cache.key_of(text, flags, tools.name, toolchain.content_hash(toolchain.INCLUDE), runtime.name)
@@ -125,19 +107,16 @@ def build(
     return Built(path, chosen, kernel or chosen.name)
 
 
-def _choose(source: str, tokens: list, kernel: str | None, instantiations: Mapping[str, str], arguments: str) -> tuple[signature.Signature, str]:
-    found = signature.kernels(source, tokens)
-    names = [s.name for s in found]
-    listing = ", ".join(dict.fromkeys([*names, *instantiations])) or "none: a kernel is marked [[kernel]] or kernel and has a body"
+def _choose(found: list[signature.Signature], others: headers.Headers, kernel: str | None, instantiations: Mapping[str, str], arguments: str) -> tuple[signature.Signature, str]:
     if kernel is None:
         if len(found) != 1:
-            fail("hostmetal", f"kernel= is needed: the source has {len(found)} kernels", nearest=listing, cls=CompileError)
+            fail("hostmetal", f"kernel= is needed: the source has {len(found)} kernels", nearest=_listing(found, instantiations), cls=CompileError)
         kernel = found[0].name
     instance = instantiations.get(kernel)
     base = instance.partition("<")[0].strip() if instance else kernel
-    matches = [s for s in found if s.name == base]
+    matches = [s for s in found if s.name == base] or [s for s in others.kernels() if s.name == base]
     if not matches:
-        fail("hostmetal", f"the source has no kernel '{kernel}'", nearest=listing, cls=CompileError)
+        fail("hostmetal", f"the source has no kernel '{kernel}'", nearest=_listing(found, instantiations), cls=CompileError)
     if len(matches) > 1:
         fail("hostmetal", f"kernel '{kernel}' is defined {len(matches)} times; a kernel cannot be overloaded", cls=CompileError)
     if instance is None:
@@ -145,6 +124,10 @@ def _choose(source: str, tokens: list, kernel: str | None, instantiations: Mappi
         if matches[0].template and not arguments:
             fail("hostmetal", f"kernel '{kernel}' is a template <{matches[0].template}>", instead='template=("half", 64)', cls=CompileError)
     return matches[0], instance
+
+
+def _listing(found: list[signature.Signature], instantiations: Mapping[str, str]) -> str:
+    return ", ".join(dict.fromkeys([*(s.name for s in found), *instantiations])) or "none: a kernel is marked [[kernel]] or kernel and has a body"
 
 
 def _compile(work: Path, target: Path, text: str, flags: Sequence[str], kernel: str, family: str, key: str) -> None:
