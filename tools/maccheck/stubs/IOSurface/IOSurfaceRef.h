@@ -1,0 +1,3 @@
+/* See CoreFoundation.h. */
+#pragma once
+typedef struct __IOSurface* IOSurfaceRef;
