@@ -7,6 +7,13 @@
 #include "hm_traits.h"
 #pragma clang system_header
 
+namespace __hm {
+// What a conditional expression gives when one arm is a variable and the other a temporary: this front end finds no
+// common class type for them (their address spaces differ), but a common pointer type it does find. The pointer is the
+// arm's own address.
+template <class T> struct arm;
+}  // namespace __hm
+
 struct bfloat {
   ushort bits;
 
@@ -20,17 +27,30 @@ struct bfloat {
   template <class I, metal::enable_if_t<__hm::is_int<I>::value, int> = 0>
   HM_FUNC constexpr bfloat(I i) : bits(round(static_cast<float>(i))) {}
   HM_FUNC explicit constexpr bfloat(float f) : bits(round(f)) {}
-  // Not a copy constructor (a template is none), so the class stays trivially copyable.
+  template <class P, metal::enable_if_t<__hm::same<P, const __hm::arm<bfloat>*>::value, int> = 0>
+  HM_FUNC bfloat(P p) : bits(((const bfloat*)p)->bits) {}
+  HM_FUNC operator const __hm::arm<bfloat>*() const { return (const __hm::arm<bfloat>*)this; }
+  HM_FUNC operator const __hm::arm<bfloat>*() const constant { return (const __hm::arm<bfloat>*)(ulong)this; }
+  // Copies out of and into constant memory; templates are no copy functions, so the class stays trivially copyable.
   template <class B, metal::enable_if_t<__hm::same<B, bfloat>::value, int> = 0>
   HM_FUNC constexpr bfloat(const constant B& b) : bits(b.bits) {}
+  template <class B, metal::enable_if_t<__hm::same<B, bfloat>::value, int> = 0>
+  HM_FUNC constexpr bfloat(const constant B& b) constant : bits(b.bits) {}
+  template <class B, metal::enable_if_t<__hm::same<B, bfloat>::value, int> = 0>
+  HM_FUNC bfloat& operator=(const constant B& b) {
+    bits = b.bits;
+    return *this;
+  }
 
-  // Implicitly only to float; a template, so that no second step (float to half, float to int) can follow.
-  template <class F, metal::enable_if_t<__hm::same<F, float>::value, int> = 0>
-  HM_FUNC constexpr operator F() const { return __builtin_bit_cast(float, static_cast<uint>(bits) << 16); }
-  template <class F, metal::enable_if_t<__hm::same<F, float>::value, int> = 0>
-  HM_FUNC constexpr operator F() const constant { return __builtin_bit_cast(float, static_cast<uint>(bits) << 16); }
-  template <class T, metal::enable_if_t<__hm::same<T, half>::value || __hm::is_int<T>::value, int> = 0>
-  HM_FUNC explicit constexpr operator T() const { return static_cast<T>(static_cast<float>(*this)); }
+  // Implicitly to float and integers, to half only by a cast. Templates, so that no second step can follow.
+  template <class T, metal::enable_if_t<__hm::same<T, float>::value || __hm::is_int<T>::value, int> = 0>
+  HM_FUNC constexpr operator T() const { return static_cast<T>(value(bits)); }
+  template <class T, metal::enable_if_t<__hm::same<T, float>::value || __hm::is_int<T>::value, int> = 0>
+  HM_FUNC constexpr operator T() const constant { return static_cast<T>(value(bits)); }
+  template <class T, metal::enable_if_t<__hm::same<T, half>::value, int> = 0>
+  HM_FUNC explicit constexpr operator T() const { return static_cast<T>(value(bits)); }
+
+  static HM_FUNC constexpr float value(ushort b) { return __builtin_bit_cast(float, static_cast<uint>(b) << 16); }
 };
 
 // bfloat with bfloat or an integer stays bfloat; with float it is float; with half it has no meaning.

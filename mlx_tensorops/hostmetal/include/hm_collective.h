@@ -97,36 +97,45 @@ HM_DENSE void scan(void** slots, T identity) {
   }
 }
 
+template <class T> HM_FUNC T taken(const thread share<T>& mine) {
+  own_access();
+  const T r = mine.result;
+  plain_access();
+  return r;
+}
 template <uint Scope> HM_FUNC void end_collective() {
   __hm_count(HM_COUNT_SIMD_OPS, 1);
   __hm_release(Scope);
 }
 template <uint Scope, pick How, class T>
 HM_FUNC T exchanged(HM_TEXT name, T value, T fill, uint k, uint modulo, uint line) {
+  own_access();
   share<T> mine{value, fill, k, modulo, value};
   if (__hm_arrive(Scope, name, line, &mine)) {
     exchange<How, width(Scope), T>(__hm_slots, name, line);
     end_collective<Scope>();
   }
-  return mine.result;
+  return taken(mine);
 }
 template <uint Scope, class F, class T>
 HM_FUNC T reduced(HM_TEXT name, T value, uint line) {
+  own_access();
   share<T> mine{value, value, 0, 1, value};
   if (__hm_arrive(Scope, name, line, &mine)) {
     reduce<F, width(Scope), T>(__hm_slots);
     end_collective<Scope>();
   }
-  return mine.result;
+  return taken(mine);
 }
 template <uint Scope, class F, bool Inclusive, class T>
 HM_FUNC T scanned(HM_TEXT name, T value, T identity, uint line) {
+  own_access();
   share<T> mine{value, value, 0, 1, value};
   if (__hm_arrive(Scope, name, line, &mine)) {
     scan<F, Inclusive, width(Scope), T>(__hm_slots, identity);
     end_collective<Scope>();
   }
-  return mine.result;
+  return taken(mine);
 }
 
 }  // namespace __hm

@@ -25,8 +25,20 @@ HM_FOR_NUMBERS(HM_ORDERED)
 HM_FUNC constexpr bool select(bool a, bool b, bool c) { return c ? b : a; }
 template <class T, enable_if_t<__hm::same<T, bfloat>::value, int> = 0>
 HM_FUNC constexpr T select(T a, T b, bool c) {
-  if (c) return b;
-  return a;
+  return c ? b : a;
+}
+// bfloat becomes float; without these, integers would be candidates, too.
+template <class B, enable_if_t<__hm::same<B, bfloat>::value, int> = 0> HM_FUNC float abs(B x) {
+  return __builtin_fabsf(static_cast<float>(x));
+}
+template <class B, enable_if_t<__hm::same<B, bfloat>::value, int> = 0> HM_FUNC float max(B a, B b) {
+  return max(static_cast<float>(a), static_cast<float>(b));
+}
+template <class B, enable_if_t<__hm::same<B, bfloat>::value, int> = 0> HM_FUNC float min(B a, B b) {
+  return min(static_cast<float>(a), static_cast<float>(b));
+}
+template <class B, enable_if_t<__hm::same<B, bfloat>::value, int> = 0> HM_FUNC float clamp(B x, B low, B high) {
+  return clamp(static_cast<float>(x), static_cast<float>(low), static_cast<float>(high));
 }
 HM_FUNC constexpr char abs(char x) { return x < 0 ? -x : x; }
 HM_FUNC constexpr short abs(short x) { return x < 0 ? -x : x; }

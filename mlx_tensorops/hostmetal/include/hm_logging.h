@@ -6,7 +6,7 @@
 namespace metal {
 
 struct os_log {
-  HM_FUNC constexpr os_log(HM_TEXT, HM_TEXT) {}
+  HM_FUNC constexpr os_log(HM_TEXT, HM_TEXT) constant {}
   template <class... A> HM_FUNC void log(A...) const {}
   template <class... A> HM_FUNC void log_debug(A...) const {}
   template <class... A> HM_FUNC void log_info(A...) const {}
@@ -18,6 +18,6 @@ struct os_log {
   template <class... A> HM_FUNC void log_error(A...) const constant {}
   template <class... A> HM_FUNC void log_fault(A...) const constant {}
 };
-constant constexpr os_log os_log_default = os_log("", "");
+constant constexpr os_log os_log_default("", "");
 
 }  // namespace metal

@@ -189,8 +189,8 @@ class matmul2d {
     check_operand<HM_DESTINATION, C, A, B, D>();
     const bool accumulate = descriptor.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate ||
                             (__hm_flags & HM_RT_MULTIPLY_ACCUMULATES);
-    __hm::operands<L, R, C> mine{&left, &right, &destination};
     if constexpr (simdgroups == 0) {
+      __hm::operands<L, R, C> mine{&left, &right, &destination};
       void* slots[1] = {&mine};
       const long k = __hm::multiply_tensors<M, N, K, swap_left, swap_right, 0>(slots, left, right, destination, 1,
                                                                                relaxed, accumulate, line);
@@ -201,6 +201,8 @@ class matmul2d {
       __hm::note_reads(left);
       __hm::note_reads(right);
       if (accumulate) __hm::note_reads(destination);
+      __hm::own_access();
+      __hm::operands<L, R, C> mine{&left, &right, &destination};
       if (__hm_arrive(where, "matmul2d.run", line, &mine)) {
         long k = K;
         if constexpr (lc && rc && dc)

@@ -69,8 +69,9 @@ HM_FUNC void reduce_lines(HM_TEXT name, thread From& from, thread To& to, mpp::t
   static_assert(From::layout::simdgroups == 1, "Reductions require a single SIMD group");
   static_assert(same<T, half>::value || same<T, int>::value || same<T, float>::value || same<T, bfloat>::value,
                 "Unsupported type");
-  tile_pair<From, To> mine{&from, &to};
   from.note_reads();
+  own_access();
+  tile_pair<From, To> mine{&from, &to};
   if (__hm_arrive(HM_SIMDGROUP | HM_WHOLE(1), name, line, &mine)) {
     reduce_tile<ByRow, From, To>(__hm_slots, static_cast<int>(how), identity);
     __hm_release(HM_SIMDGROUP | HM_WHOLE(1));
@@ -91,8 +92,9 @@ struct conversion {
   HM_TEXT name;
   unsigned line;
   template <class From, class To> HM_FUNC void operator()(thread From& from, thread To* to) const {
-    tile_pair<From, To> mine{&from, to};
     from.note_reads();
+    own_access();
+    tile_pair<From, To> mine{&from, to};
     if (__hm_arrive(HM_SIMDGROUP | HM_WHOLE(1), name, line, &mine)) {
       move_tile<From, To>(__hm_slots);
       __hm_release(HM_SIMDGROUP | HM_WHOLE(1));

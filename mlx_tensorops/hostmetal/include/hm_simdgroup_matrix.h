@@ -62,7 +62,9 @@ HM_DENSE void multiply_matrices(void** slots) {
 }
 
 template <class D, class A, class B, class C>
-HM_FUNC void multiply_matrices(HM_TEXT name, matrix_operands<D, A, B, C> mine, unsigned line) {
+HM_FUNC void multiply_matrices(HM_TEXT name, matrix_operands<D, A, B, C> given, unsigned line) {
+  own_access();
+  matrix_operands<D, A, B, C> mine = given;
   if (__hm_arrive(HM_SIMDGROUP | HM_WHOLE(1), name, line, &mine)) {
     multiply_matrices<D, A, B, C>(__hm_slots);
     __hm_count(HM_COUNT_MMA8X8, 1);

@@ -20,6 +20,7 @@ HM_FUNC constexpr mem_flags operator&(mem_flags a, mem_flags b) {
   return static_cast<mem_flags>(static_cast<uint>(a) & static_cast<uint>(b));
 }
 
+#define __METAL_MEMORY_SCOPE_SYSTEM__ 3
 enum memory_order {
   memory_order_relaxed,
   memory_order_acquire,

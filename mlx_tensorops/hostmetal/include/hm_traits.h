@@ -150,14 +150,27 @@ template <class... B> using disjunction = _disjunction<B...>;
 template <class... B> using conjunction = _conjunction<B...>;
 template <class B> using negation = _negation<B>;
 
-template <class T> HM_FUNC constexpr T&& forward(remove_reference_t<T>& x) { return static_cast<T&&>(x); }
-template <class T> HM_FUNC constexpr remove_reference_t<T>&& move(T&& x) {
-  return static_cast<remove_reference_t<T>&&>(x);
-}
-template <class T> HM_FUNC void swap(thread T& a, thread T& b) {
-  T t = a;
-  a = b;
-  b = t;
-}
-
 }  // namespace metal
+
+// Compound assignment of a class that converts to a number (uniform, integral constants) to a variable of built-in
+// type: Metal finds the built-in operator, this front end does not see through the variable's address space.
+#define HM_ASSIGN_CLASS(op)                                                                                       \
+  template <class A, class C,                                                                                     \
+            metal::enable_if_t<metal::is_arithmetic<A>::value && !__is_class(A) && __is_class(C) &&               \
+                                   __is_convertible(C, A), int> = 0>                                              \
+  HM_FUNC A& operator op##=(A& a, C c) {                                                                          \
+    return a = static_cast<metal::remove_addrspace_t<A>>(a op static_cast<metal::remove_addrspace_t<A>>(c));      \
+  }
+HM_ASSIGN_CLASS(+)
+HM_ASSIGN_CLASS(-)
+HM_ASSIGN_CLASS(*)
+HM_ASSIGN_CLASS(/)
+#undef HM_ASSIGN_CLASS
+template <class T, class C, metal::enable_if_t<__is_class(C) && __is_convertible(C, long), int> = 0>
+HM_FUNC T*& operator+=(T*& p, C c) {
+  return p = p + static_cast<long>(c);
+}
+template <class T, class C, metal::enable_if_t<__is_class(C) && __is_convertible(C, long), int> = 0>
+HM_FUNC T*& operator-=(T*& p, C c) {
+  return p = p - static_cast<long>(c);
+}

@@ -29,6 +29,16 @@ namespace metal {
   HM_FUNC constexpr vec(const constant vec<U, N>& v) : d{} {                                                     \
     for (int i = 0; i < N; ++i) d[i] = static_cast<T>(v.d[i]);                                                   \
   }                                                                                                              \
+  template <class U, enable_if_t<__hm::same<U, T>::value, int> = 0>                                              \
+  HM_FUNC vec& operator=(const constant vec<U, N>& v) {                                                          \
+    for (int i = 0; i < N; ++i) d[i] = static_cast<T>(v.d[i]);                                                   \
+    return *this;                                                                                                \
+  }                                                                                                              \
+  template <class P, enable_if_t<__hm::same<P, const __hm::arm<vec>*>::value, int> = 0>                          \
+  HM_FUNC vec(P p) : vec(*(const vec*)p) {}                                                                      \
+  HM_FUNC operator const __hm::arm<vec>*() const { return (const __hm::arm<vec>*)this; }                         \
+  HM_FUNC operator const __hm::arm<vec>*() const constant { return (const __hm::arm<vec>*)(ulong)this; }         \
+  template <class B, enable_if_t<__hm::same<B, bool>::value, int> = 0> operator B() const = delete;              \
   HM_FUNC constexpr T& operator[](int i) { return d[i]; }                                                        \
   HM_FUNC constexpr const T& operator[](int i) const { return d[i]; }                                            \
   HM_FUNC thread T& operator[](int i) thread { return d[i]; }                                                    \
@@ -55,6 +65,8 @@ struct alignas(2 * sizeof(T)) vec<T, 2> {
     struct { T r, g; };
   };
   HM_VEC_COMMON(2)
+  template <class U, enable_if_t<__hm::same<U, T>::value, int> = 0>
+  HM_FUNC constexpr vec(const constant vec<U, 2>& v) constant : d{v.d[0], v.d[1]} {}
   HM_FUNC constexpr vec(T a, T b) : d{a, b} {}
 #include "hm_swizzle2.h"
 };
@@ -67,6 +79,8 @@ struct alignas(4 * sizeof(T)) vec<T, 3> {
     struct { T r, g, b; };
   };
   HM_VEC_COMMON(3)
+  template <class U, enable_if_t<__hm::same<U, T>::value, int> = 0>
+  HM_FUNC constexpr vec(const constant vec<U, 3>& v) constant : d{v.d[0], v.d[1], v.d[2]} {}
   HM_FUNC constexpr vec(T a, T b, T c) : d{a, b, c} {}
   HM_FUNC constexpr vec(vec<T, 2> a, T b) : d{a.d[0], a.d[1], b} {}
   HM_FUNC constexpr vec(T a, vec<T, 2> b) : d{a, b.d[0], b.d[1]} {}
@@ -81,6 +95,8 @@ struct alignas(4 * sizeof(T)) vec<T, 4> {
     struct { T r, g, b, a; };
   };
   HM_VEC_COMMON(4)
+  template <class U, enable_if_t<__hm::same<U, T>::value, int> = 0>
+  HM_FUNC constexpr vec(const constant vec<U, 4>& v) constant : d{v.d[0], v.d[1], v.d[2], v.d[3]} {}
   HM_FUNC constexpr vec(T a, T b, T c, T e) : d{a, b, c, e} {}
   HM_FUNC constexpr vec(vec<T, 2> a, T b, T c) : d{a.d[0], a.d[1], b, c} {}
   HM_FUNC constexpr vec(T a, vec<T, 2> b, T c) : d{a, b.d[0], b.d[1], c} {}
