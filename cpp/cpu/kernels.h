@@ -64,6 +64,9 @@ struct Kernels {
   void (*order_from_axpy)(Type, const float* src, int64_t columns, float* dst);
 
   void (*finish)(const FinishRow&, int64_t columns);
+
+  // Exclusive or of all the bytes, in words: what a benchmark compares a memory-bound kernel with.
+  uint64_t (*read)(const void*, int64_t bytes);
 };
 
 const Kernels* baseline_kernels();

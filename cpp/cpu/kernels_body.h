@@ -406,6 +406,23 @@ static void finish(const FinishRow& row, int64_t columns) {
   }
 }
 
+// ---- yardstick ---------------------------------------------------------------------------------
+
+static uint64_t read(const void* data, int64_t bytes) {
+  auto p = (const float*)data;
+  const int64_t count = bytes / 4;
+  V acc[4] = {zero(), zero(), zero(), zero()};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes)
+    for (int v = 0; v < 4; v++) acc[v] = exclusive_or(acc[v], load(p + i + v * kLanes));
+  uint64_t words[kLanes / 2], result = 0;
+  V all = exclusive_or(exclusive_or(acc[0], acc[1]), exclusive_or(acc[2], acc[3]));
+  __builtin_memcpy(words, &all, sizeof(words));
+  for (uint64_t word : words) result ^= word;
+  for (i *= 4; i < bytes; i++) result ^= (uint64_t)((const unsigned char*)data)[i] << i % 8 * 8;
+  return result;
+}
+
 // ---- the table ---------------------------------------------------------------------------------
 
 #define BY_TYPE(function, type, ...)                        \
@@ -437,5 +454,5 @@ static void axpy_any(Type t, int64_t r, int64_t k, const float* x, int64_t xs, c
 
 static const Kernels kTable = {
     kName,          kTileRows,       kTileColumns, kStep,   load_any,        load_transposed_any,
-    load_strips_any, tile,           order_for_dot, dot_any, axpy_any, order_from_axpy, finish,
+    load_strips_any, tile,           order_for_dot, dot_any, axpy_any, order_from_axpy, finish, read,
 };

@@ -43,12 +43,13 @@ void by_blas(const Gemm& g, const Settings& settings) {
   const double flops = 2.0 * g.m * g.n * g.k;
   const int threads = useful_threads(flops * batches / kFlopsPerSecond, settings);
   // BLAS packs its operands for every call, so the tiles are large; one thread takes all at once.
-  int64_t max_m = 16384, max_n = 16384;
-  auto tiling = [&] { return Tiling{g.m, g.n, tile_size(g.m, max_m, 48), tile_size(g.n, max_n, 48)}; };
-  while (threads > 1 && tiling().count() * batches < 4 * threads && std::max(max_m, max_n) > 192) {
-    Tiling t = tiling();
-    if (t.tile_m >= t.tile_n) max_m = std::max<int64_t>(192, t.tile_m / 2);
-    else max_n = std::max<int64_t>(192, t.tile_n / 2);
+  constexpr int64_t smallest = 192, largest = 16384, unit = 48;
+  int64_t max_m = largest, max_n = largest;
+  auto tiling = [&] { return Tiling{g.m, g.n, tile_size(g.m, max_m, unit), tile_size(g.n, max_n, unit)}; };
+  while (threads > 1 && tiling().count() * batches < 4 * threads) {
+    const Tiling t = tiling();
+    if (std::max(t.tile_m, t.tile_n) <= smallest) break;
+    (t.tile_m >= t.tile_n ? max_m : max_n) = std::max(smallest, std::max(t.tile_m, t.tile_n) / 2);
   }
   const Tiling t = tiling();
   const int64_t tiles = t.count();

@@ -1,0 +1,21 @@
+// Gradients of Matmul, built from the same operation.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "kernels.h"
+#include "mlx/array.h"
+#include "mlx/stream.h"
+
+namespace mlx_tensorops::cpu {
+
+// One array for each of argnums, which count a, b, bias (if any), residual (if any).
+std::vector<mlx::core::array> gradients(const mlx::core::array& a, const mlx::core::array& b,
+                                        const std::optional<mlx::core::array>& bias,
+                                        const std::optional<mlx::core::array>& residual,
+                                        Activation activation, const mlx::core::array& cotangent,
+                                        const std::vector<int>& argnums,
+                                        mlx::core::Stream stream);
+
+}  // namespace mlx_tensorops::cpu

@@ -1,0 +1,211 @@
+#include "matmul.h"
+
+#include <sstream>
+#include <stdexcept>
+
+#include "config.h"
+#include "gradient.h"
+#include "mlx/backend/cpu/encoder.h"
+
+namespace mlx_tensorops::cpu {
+namespace {
+
+namespace mx = mlx::core;
+
+constexpr std::pair<const char*, Activation> kActivations[] = {
+    {"", Activation::none},
+    {"relu", Activation::relu},
+    {"gelu_tanh", Activation::gelu_tanh},
+    {"gelu_erf", Activation::gelu_erf},
+    {"silu", Activation::silu},
+};
+
+template <typename... Parts>
+[[noreturn]] void fail(Parts&&... parts) {
+  std::ostringstream text;
+  text << "[cpu_matmul] ";
+  (text << ... << parts);
+  throw std::invalid_argument(text.str());
+}
+
+Type type_of(mx::Dtype type, const char* what) {
+  if (type == mx::float32) return Type::f32;
+  if (type == mx::float16) return Type::f16;
+  if (type == mx::bfloat16) return Type::bf16;
+  fail(what, " is ", type, ", but must be float32, float16 or bfloat16; convert it with astype");
+}
+
+mx::Shape batch_of(const mx::array& x) {
+  return mx::Shape(x.shape().begin(), x.shape().end() - 2);
+}
+
+mx::Shape result_shape(const mx::array& a, const mx::array& b) {
+  if (a.ndim() < 2 || b.ndim() < 2)
+    fail("a is ", a.shape(), " and b is ", b.shape(),
+         ", but both need two dimensions or more; add one with mx.expand_dims");
+  if (a.shape(-1) != b.shape(-2))
+    fail("a is ", a.shape(), " and b is ", b.shape(),
+         ", but the last dimension of a must equal the second-last of b; is one of them transposed?");
+  mx::Shape shape = mx::broadcast_shapes(batch_of(a), batch_of(b));
+  shape.push_back(a.shape(-2));
+  shape.push_back(b.shape(-1));
+  return shape;
+}
+
+void check_bias(const mx::array& bias, const mx::Shape& result) {
+  if (bias.ndim() != 1 || bias.shape(0) != result.back())
+    fail("bias is ", bias.shape(), ", but must be [", result.back(), "], one value a column");
+}
+
+void check_residual(const mx::array& residual, const mx::Shape& result) {
+  if (residual.ndim() > result.size() ||
+      mx::broadcast_shapes(residual.shape(), result) != result)
+    fail("residual is ", residual.shape(), ", which does not broadcast to the result ", result);
+}
+
+// Strides of the batch dimensions of x, aligned to `batch`; 0 where x is broadcast.
+std::vector<int64_t> batch_strides(const mx::array& x, const std::vector<int64_t>& batch) {
+  std::vector<int64_t> strides(batch.size(), 0);
+  const int64_t own = static_cast<int64_t>(x.ndim()) - 2;
+  for (int64_t i = 0; i < own; i++)
+    if (x.shape(i) != 1) strides[batch.size() - own + i] = x.strides(i);
+  return strides;
+}
+
+Matrix matrix_of(const mx::array& x) {
+  return {x.data<char>(), type_of(x.dtype(), "an input"), x.strides(-2), x.strides(-1)};
+}
+
+// A residual may lack dimensions or have ones where the result has more.
+Matrix residual_of(const mx::array& x, const mx::Shape& result) {
+  Matrix m{x.data<char>(), type_of(x.dtype(), "residual"), 0, 0};
+  const int n = static_cast<int>(x.ndim());
+  if (n >= 1 && (x.shape(-1) != 1 || result.back() == 1)) m.column = x.strides(-1);
+  if (n >= 2 && (x.shape(-2) != 1 || result.end()[-2] == 1)) m.row = x.strides(-2);
+  return m;
+}
+
+// Batches that read the same b are more rows of one product, if their rows of a continue each other.
+void fold_batches_into_rows(Gemm& g) {
+  while (!g.batch.empty()) {
+    const int64_t a = g.a_batch.back(), residual = g.residual.data ? g.residual_batch.back() : 0;
+    if (g.b_batch.back() != 0) return;
+    if (g.m == 1) {
+      g.a.row = a;
+      g.residual.row = residual;
+    }
+    if (a != g.m * g.a.row || (g.residual.data && residual != g.m * g.residual.row)) return;
+    g.m *= g.batch.back();
+    for (auto* list : {&g.batch, &g.a_batch, &g.b_batch, &g.residual_batch}) list->pop_back();
+  }
+}
+
+Gemm describe(const std::vector<mx::array>& inputs, mx::array& out,
+              const Matmul::Options& options) {
+  const mx::array &a = inputs[0], &b = inputs[1];
+  Gemm g;
+  g.m = a.shape(-2);
+  g.k = a.shape(-1);
+  g.n = b.shape(-1);
+  g.a = matrix_of(a);
+  g.b = matrix_of(b);
+  g.out = out.data<char>();
+  g.out_type = type_of(out.dtype(), "out_dtype");
+  g.out_row = g.n;
+  g.activation = options.activation;
+  g.batch.assign(out.shape().begin(), out.shape().end() - 2);
+  g.a_batch = batch_strides(a, g.batch);
+  g.b_batch = batch_strides(b, g.batch);
+  g.residual_batch.assign(g.batch.size(), 0);
+  if (options.bias) {
+    const mx::array& bias = inputs[2];
+    g.bias = {bias.data<char>(), type_of(bias.dtype(), "bias"), 0, bias.strides(0)};
+  }
+  if (options.residual) {
+    const mx::array& residual = inputs.back();
+    g.residual = residual_of(residual, out.shape());
+    if (residual.ndim() > 2) g.residual_batch = batch_strides(residual, g.batch);
+  }
+  fold_batches_into_rows(g);
+  return g;
+}
+
+}  // namespace
+
+Activation activation_of(const std::string& name) {
+  std::string names;
+  for (auto& [known, activation] : kActivations) {
+    if (name == known) return activation;
+    if (*known) names += (names.empty() ? "" : ", ") + std::string(known);
+  }
+  fail("activation = '", name, "' is not known; it may be None, ", names);
+}
+
+Matmul::Matmul(mx::Stream stream, Options options) : Primitive(stream), options_(options) {}
+
+void Matmul::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
+  mx::array& out = outputs[0];
+  out.set_data(mx::allocator::malloc(out.nbytes()));
+  if (out.size() == 0) return;
+  auto& encoder = mx::cpu::get_command_encoder(stream());
+  for (const mx::array& input : inputs) encoder.set_input_array(input);
+  encoder.set_output_array(out);
+  // MLX keeps the buffers of inputs and outputs alive until the task has run.
+  encoder.dispatch([g = describe(inputs, out, options_)] { gemm(g, settings()); });
+}
+
+void Matmul::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
+  fail("this operation runs on CPU streams only; pass stream=mx.cpu, or engine='auto' to the op");
+}
+
+std::vector<mx::Shape> Matmul::output_shapes(const std::vector<mx::array>& inputs) {
+  mx::Shape shape = result_shape(inputs[0], inputs[1]);
+  if (options_.bias) check_bias(inputs[2], shape);
+  if (options_.residual) check_residual(inputs.back(), shape);
+  return {shape};
+}
+
+bool Matmul::is_equivalent(const mx::Primitive& other) const {
+  auto& o = static_cast<const Matmul&>(other).options_;
+  return options_.out_type == o.out_type && options_.activation == o.activation &&
+         options_.bias == o.bias && options_.residual == o.residual;
+}
+
+std::vector<mx::array> Matmul::vjp(const std::vector<mx::array>& primals,
+                                   const std::vector<mx::array>& cotangents,
+                                   const std::vector<int>& argnums,
+                                   const std::vector<mx::array>&) {
+  std::optional<mx::array> bias, residual;
+  if (options_.bias) bias = primals[2];
+  if (options_.residual) residual = primals.back();
+  return gradients(primals[0], primals[1], bias, residual, options_.activation, cotangents[0],
+                   argnums, stream());
+}
+
+mx::array matmul(const mx::array& a, const mx::array& b, mx::Dtype out_type,
+                 const std::optional<mx::array>& bias, Activation activation,
+                 const std::optional<mx::array>& residual, mx::StreamOrDevice where) {
+  type_of(a.dtype(), "a");
+  type_of(b.dtype(), "b");
+  type_of(out_type, "out_dtype");
+  mx::Shape shape = result_shape(a, b);
+  std::vector<mx::array> inputs{a, b};
+  if (bias) {
+    type_of(bias->dtype(), "bias");
+    check_bias(*bias, shape);
+    inputs.push_back(*bias);
+  }
+  if (residual) {
+    type_of(residual->dtype(), "residual");
+    check_residual(*residual, shape);
+    inputs.push_back(*residual);
+  }
+  mx::Stream stream = mx::to_stream(where);
+  if (stream.device != mx::Device::cpu)
+    fail("the stream is on the GPU, but this operation runs on CPU streams only; pass stream=mx.cpu");
+  auto primitive = std::make_shared<Matmul>(
+      stream, Matmul::Options{out_type, activation, bias.has_value(), residual.has_value()});
+  return mx::array(std::move(shape), out_type, std::move(primitive), std::move(inputs));
+}
+
+}  // namespace mlx_tensorops::cpu
