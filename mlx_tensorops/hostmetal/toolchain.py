@@ -128,7 +128,7 @@ def kernel_flags(*, checked: bool, sdk: str, dialect: str) -> tuple[str, ...]:
     ]  # fmt: skip
     if checked:
         flags += [
-            "-DHM_CHECKED_BUILD=1", "-fsanitize=thread,alignment,array-bounds",
+            "-DHM_CHECKED_BUILD=1", "-fsanitize=thread,alignment,array-bounds", "-fstrict-flex-arrays=3",
             "-fno-vectorize", "-fno-slp-vectorize",  # accesses above 16 bytes would go unseen
             "-mllvm", "-tsan-instrument-func-entry-exit=0",
             "-mllvm", "-tsan-instrument-read-before-write=1",

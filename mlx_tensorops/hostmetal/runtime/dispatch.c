@@ -35,6 +35,23 @@ static uintptr_t interrupted_pc(const void* context) {
 #endif
 }
 
+/* An x86 fault without an address is an unaligned operand of an aligned vector move, or a non-canonical pointer. */
+static int is_aligned_move(const uint8_t* at) {
+#if defined(__x86_64__)
+  int operand_size = 0;
+  while (*at == 0x66 || *at == 0xf2 || *at == 0xf3 || (*at & 0xf0) == 0x40) operand_size |= *at++ == 0x66;
+  unsigned op;
+  if (*at == 0xc5) operand_size = (at[1] & 3) == 1, op = at[2];
+  else if (*at == 0xc4) operand_size = (at[2] & 3) == 1, op = at[3];
+  else if (*at == 0x0f) op = at[1];
+  else return 0;
+  return op == 0x28 || op == 0x29 || op == 0x2b || op == 0xe7 || ((op == 0x6f || op == 0x7f) && operand_size);
+#else
+  (void)at;
+  return 0;
+#endif
+}
+
 static void on_signal(int number, siginfo_t* info, void* context) {
   if (!running || (pid_t)syscall(SYS_gettid) != dispatch_thread) {  /* not ours: as if we were not here */
     for (int i = 0; i < CAUGHT; ++i) if (caught[i] == number) sigaction(number, &previous[i], 0);
@@ -43,11 +60,14 @@ static void on_signal(int number, siginfo_t* info, void* context) {
   running = 0;
   uintptr_t pc = interrupted_pc(context) + 1, address = (uintptr_t)info->si_addr;
   int me = this_thread();
+  if (!place_of(pc).line) pc = last_pc;    /* inside the runtime or libm */
   if (number == timer_signal)
     find(TIMEOUT, pc, no_object, me, -1, 0, "stopped after %u ms in threadgroup %u of %lu", options->timeout_ms ? options->timeout_ms : DEFAULT_TIMEOUT_MS,
          group_number, (unsigned long)launch->grid[0] * launch->grid[1] * launch->grid[2]);
   else if (number == SIGFPE) find(ARITHMETIC, pc, no_object, me, -1, 0, "integer division by zero");
   else if (number == SIGILL || number == SIGTRAP) find(CRASH, pc, no_object, me, -1, 0, "the kernel reached code that the compiler holds to be unreachable");
+  else if (number == SIGSEGV && info->si_code == SI_KERNEL && is_aligned_move((const uint8_t*)interrupted_pc(context)))
+    find(MISALIGNED, pc, no_object, me, -1, 0, "a vector access at an address that is no multiple of its size");
   else if (address - (uintptr_t)stacks < stack_count * STACK_BYTES)
     find(STACK_OVERFLOW, pc, no_object, me, -1, 0, "thread %d used all of its stack", me);
   else if (address - (uintptr_t)region < region_bytes) {

@@ -156,6 +156,7 @@ static int arrive(unsigned scope, const char* name, unsigned line, void* argumen
   rendezvous* r = meeting(me, scope);
   me->wait_scope = scope, me->wait_name = name, me->wait_line = line, me->wait_pc = pc;
   access_mode = HM_ACCESS_PLAIN;
+  last_pc = pc;
   if (!r->arrived) {
     r->name = name, r->line = line, r->pc = pc;
     memset(r->slots, 0, r->size * sizeof(void*));

@@ -116,7 +116,8 @@ void* __hm_threadgroup_argument(unsigned n) { return n < HM_MAX_BUFFERS ? argume
 
 static void threadgroup_memory_reset(void) {
   static const char* const names[HM_MAX_BUFFERS] = {"threadgroup(0)", "threadgroup(1)", "threadgroup(2)", "threadgroup(3)", "threadgroup(4)"};
-  variable_count = arena_used = arena_bytes = 0;
+  variable_count = arena_bytes = 0;
+  arena_used = ARENA_GAP;
   for (unsigned n = 0; n < HM_MAX_BUFFERS; ++n)
     argument_storage[n] = launch->threadgroup_args[n] ? allocate(~0u - n, launch->threadgroup_args[n], 16, names[n] ? names[n] : "threadgroup(n)", 0) : 0;
 }
@@ -290,6 +291,7 @@ static void access_stack(size_t at, unsigned n, int write, uintptr_t pc) {
 }
 static void access_memory(uintptr_t address, unsigned n, int write, uintptr_t pc) {
   if (!__hm_cur || access_mode & HM_ACCESS_UNCHECKED) return;
+  last_pc = pc;
   if (address - (uintptr_t)stacks < stack_states_bytes) access_stack(address - (uintptr_t)stacks, n, write, pc);
   else if (address - (uintptr_t)arena < ARENA_BYTES) access_threadgroup(address, n, write, pc);
   else if (address - (uintptr_t)region < region_bytes) access_device(address, n, write, pc);

@@ -67,6 +67,7 @@ static uint32_t clock_now, fence[MEMORY_CLASSES], any_fence;
 static uint32_t simd_fence[MAX_SIMDGROUPS][MEMORY_CLASSES], simd_any_fence[MAX_SIMDGROUPS];
 
 static uint64_t buffer_addresses[HM_MAX_BUFFERS + 1];  /* what the kernel gets: address of [[buffer(n)]] */
+static uintptr_t last_pc;            /* last place in the kernel from which the runtime was called */
 static unsigned access_mode;         /* HM_ACCESS_* */
 static int in_operation;             /* between an arrive that returned 1 and its release */
 

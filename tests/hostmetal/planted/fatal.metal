@@ -3,8 +3,8 @@
 using namespace metal;
 
 int deep(int n, thread int* chain) {
-  int own[256];
-  own[n & 255] = chain[0] + n;
+  int own[256];  // @4 stack_overflow
+  own[n & 255] = chain[0] + n;  // @4 stack_overflow
   return n <= 0 ? own[n & 255] : deep(n - 1, own) + own[(n + 1) & 255 & n];  // @4 stack_overflow
 }
 

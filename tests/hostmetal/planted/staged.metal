@@ -25,8 +25,8 @@ kernel void staged(const device half* a [[buffer(0)]], const device half* b [[bu
     for (int e = tid; e < (bug == 4 ? 33 : 32) * 64; e += 128)
       Bs[e / 64][e % 64 + (bug == 5 ? 16 : 0)] = b[(k0 + e / 64) * N + group.x * 64 + e % 64];  // @4 local_overrun @5 local_overrun
     if (bug == 6) threadgroup_barrier(mem_flags::mem_none);
-    else if (bug == 8 && sg == 3) simdgroup_barrier(mem_flags::mem_threadgroup);  // @8 divergence
-    else if (bug != 2) threadgroup_barrier(mem_flags::mem_threadgroup);  // @8 deadlock
+    else if (bug == 8 && sg == 3) simdgroup_barrier(mem_flags::mem_threadgroup);
+    else if (bug != 2) threadgroup_barrier(mem_flags::mem_threadgroup);  // @8 divergence
     for (int kk = 0; kk < 32; kk += 16) {
       for (ushort i = 0; i < right.get_capacity(); ++i) {
         const auto at = right.get_multidimensional_index(i);
