@@ -14,7 +14,8 @@ package that are written in MSL run here. ``metal_kernel`` stands in for ``mx.fa
 from .active import Active, active, current
 from .findings import CompileError, Finding, HostMetalError, ToolchainError
 from .kernel import Counters, Kernel, Result, compile
+from .lint import Complaint, lint
 from .metal_kernel import metal_kernel
 from .options import Options
 
-__all__ = ["Active", "CompileError", "Counters", "Finding", "HostMetalError", "Kernel", "Options", "Result", "ToolchainError", "active", "compile", "current", "metal_kernel"]
+__all__ = ["Active", "Complaint", "CompileError", "Counters", "Finding", "HostMetalError", "Kernel", "Options", "Result", "ToolchainError", "active", "compile", "current", "lint", "metal_kernel"]

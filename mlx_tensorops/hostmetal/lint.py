@@ -1,9 +1,168 @@
-"""What Apple's compiler rejects although the emulator's front end would take it."""
+"""What Apple's compiler rejects although the emulator's front end would take it.
+
+Token rules cost nothing and are applied by every compile. The rules on declarations read clang's syntax tree
+(about a second) and are applied by :func:`lint`. Sources: the Metal Shading Language specification, versions 4.0
+and 4.1, sections on language restrictions, address spaces and function attributes.
+"""
 
 from __future__ import annotations
 
-from .tokens import Token
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import headers, rewrite, signature, toolchain
+from .findings import CompileError
+from .tokens import ID, Token, closing, line_of, tokenize
+
+_BANNED = {
+    "goto": "there is no goto",
+    "try": "there are no exceptions", "catch": "there are no exceptions", "throw": "there are no exceptions",
+    "virtual": "there are no virtual functions",
+    "new": "there is no dynamic memory", "delete": "there is no dynamic memory",
+    "dynamic_cast": "there is no run-time type information", "typeid": "there is no run-time type information",
+    "double": "there is no double; a plain 1.0 is a float",
+    "thread_local": "there is no thread_local", "register": "there is no register",
+    "asm": "there is no inline assembly", "__asm__": "there is no inline assembly",
+    "std": "there is no C++ standard library; use metal::",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """One construct that Metal does not have."""
+
+    line: int
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.rule}: {self.message}"
+
+
+def token_complaints(source: str, tokens: list[Token]) -> list[Complaint]:
+    """The rules that need no compiler."""
+    found: list[Complaint] = []
+
+    def say(token: Token, rule: str, message: str) -> None:
+        found.append(Complaint(line_of(source, token.start), rule, message))
+
+    bodies = [(s.body, s.name) for s in signature.kernels(source, tokens)]
+    for i, token in enumerate(tokens):
+        if token.kind != ID:
+            continue
+        before = tokens[i - 1].text if i else ""
+        after = tokens[i + 1].text if i + 1 < len(tokens) else ""
+        if token.text in _BANNED and before not in (".", "->", "::") and not (token.text == "delete" and before == "=") and (token.text != "std" or after == "::"):
+            say(token, "keyword", _BANNED[token.text])
+        elif token.text == "long" and after in ("long", "double"):
+            say(token, "type", f"there is no long {after}")
+        elif token.text == "main" and after == "(" and before in ("void", "int"):
+            say(token, "name", "no function may be called main")
+        elif token.text == "threadgroup" and not any(a < i < b for (a, b), _ in bodies) and rewrite.is_threadgroup_variable(source, tokens, i):
+            say(token, "threadgroup", "a threadgroup variable may be declared only in the body of a kernel")
+        elif token.text == "kernel":
+            kind = _kernel_type(tokens, i)
+            if kind not in (None, "void"):
+                say(token, "kernel", f"a kernel returns void, not {kind}")
+    return found
+
+
+def _kernel_type(tokens: list[Token], i: int) -> str | None:
+    """The return type after ``kernel`` or ``[[kernel]]``, if a function follows."""
+    j = i + 1
+    while j < len(tokens) and tokens[j].text != "]" and tokens[j - 1].text != "kernel" and tokens[j].text in (",", "(", ")"):
+        j += 1
+    depth = 0
+    while j < len(tokens) and (tokens[j].text in ("]", ",") or depth):
+        j += 1
+    if j + 2 < len(tokens) and tokens[j].kind == ID and tokens[j + 1].kind == ID and tokens[j + 2].text == "(":
+        return tokens[j].text
+    return None
 
 
 def check_tokens(source: str, tokens: list[Token]) -> None:
     """Raises CompileError for constructs that no dialect has."""
+    found = token_complaints(source, tokens)
+    if found:
+        lines = tuple(str(c) for c in found)
+        raise CompileError("[hostmetal] Metal does not have what this source uses.\n" + "\n".join(f"  {line}" for line in lines), lines)
+
+
+# ---- rules on declarations, from the text of clang's syntax tree ----
+_NODE = re.compile(r"^([|` -]*)(\w+) 0x[0-9a-f]+ (?:(?:parent|prev) 0x[0-9a-f]+ )*<([^>]*)>( [^']*)?(?:'([^']*)'(.*))?")
+_PLACE = re.compile(r"(?:line:(?P<line>\d+):\d+|col:\d+|(?P<file>[^\s,:<>]+):(?P<fl>\d+):\d+)")
+
+
+def _declarations(tree: str) -> Iterator[tuple[int, str, str, int, str, str]]:
+    """(depth, node, file, line, words, type) of every node that the source spells; places are relative to the node before."""
+    file, line, implicit = "", 0, 1 << 30
+    for text in tree.splitlines():
+        match = _NODE.match(text)
+        if not match:
+            continue
+        for place in _PLACE.finditer(match[3]):
+            if place["file"]:
+                file, line = place["file"], int(place["fl"])
+            elif place["line"]:
+                line = int(place["line"])
+        words = match[4] or ""
+        own = _PLACE.search(words)
+        if own is not None and own["file"]:
+            file, line = own["file"], int(own["fl"])
+        elif own is not None and own["line"]:
+            line = int(own["line"])
+        depth = len(match[1]) // 2
+        if depth <= implicit:
+            implicit = depth if " implicit " in words else 1 << 30
+        if implicit > depth:
+            yield depth, match[2], file, line, f"{words}{match[6] or ''}", match[5] or ""
+
+
+def declaration_complaints(tree: str, name: str, dialect: str) -> list[Complaint]:
+    """Pointers without address space (an error up to 4.0, generic from 4.1) and program-scope variables outside constant."""
+    found = []
+    for depth, node, file, line, words, type_text in _declarations(tree):
+        if file != name or node not in ("ParmVarDecl", "VarDecl", "FieldDecl", "FunctionDecl"):
+            continue
+        if "__generic" in type_text and "&&" not in type_text and dialect < "4.1":
+            found.append(Complaint(line, "address space", f"'{type_text}' has a pointer or reference without device, constant, thread or threadgroup"))
+        if node == "VarDecl" and "__constant" not in type_text and (depth == 1 or " static" in words) and " extern" not in words:
+            found.append(Complaint(line, "program scope", "a variable at program scope, or static, must be in the constant address space"))
+    return list(dict.fromkeys(found))
+
+
+def lint(
+    source: str,
+    *,
+    dialect: str = "4.0",
+    sdk: str = "26.4",
+    include: Sequence[str | os.PathLike] = (),
+    function_constants: Mapping[int, object] | None = None,
+    name: str = "kernel.metal",
+) -> tuple[Complaint, ...]:
+    """Everything in MSL text that Metal's compiler would refuse, as far as is known; empty when it is fine.
+
+    What the front end itself refuses raises CompileError, as it does in ``compile``.
+    """
+    from .build import compile_error, literal
+
+    tokens = tokenize(source)
+    found = token_complaints(source, tokens)
+    new = rewrite.rewrite(source, tokens)
+    others = headers.reachable(source, include)
+    flags = [*toolchain.kernel_flags(checked=False, sdk=sdk, dialect=dialect), "-fsyntax-only", "-Xclang", "-ast-dump", "-fno-color-diagnostics"]
+    values = dict.fromkeys(new.function_constants | others.function_constants(), "1") | {str(k): literal(v) for k, v in (function_constants or {}).items()}
+    flags += [f"-D__HM_FC_{k}={v}" for k, v in values.items()]
+    if others.files:
+        flags.append(f"-I{others.folder()}")
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "lint.cl"
+        path.write_text(f'#line 1 "{name}"\n{new.text}\n')
+        done = toolchain.run([*toolchain.find().clang, *flags, str(path)])
+    if done.returncode and not found:
+        raise compile_error(name, done.stderr, toolchain.find().name)
+    return tuple(sorted({*found, *declaration_complaints(done.stdout, name, dialect)}, key=lambda c: (c.line, c.rule)))

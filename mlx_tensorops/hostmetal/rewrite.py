@@ -160,6 +160,11 @@ def _threadgroup_variable(source: str, tokens: list[Token], i: int, result: Rewr
     return [(tokens[start].start, tokens[end].end, " ".join(out))]
 
 
+def is_threadgroup_variable(source: str, tokens: list[Token], i: int) -> bool:
+    """Whether the word ``threadgroup`` at i declares a variable."""
+    return bool(_threadgroup_variable(source, tokens, i, Rewritten(""), 1))
+
+
 def _function_constant(source: str, tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:
     after = _type_end(tokens, i + 1)
     if after is None or tokens[after].kind != ID or after + 1 >= len(tokens) or tokens[after + 1].text != "[[":

@@ -68,6 +68,8 @@ class Signature:
     """``typename T, int N`` of a templated kernel, else empty"""
     max_threads: str
     """the expression in max_total_threads_per_threadgroup, else empty"""
+    body: tuple[int, int] = (0, 0)
+    """indices of the tokens { and }"""
 
     @property
     def buffers(self) -> tuple[Parameter, ...]:
@@ -140,7 +142,8 @@ def _signature(source: str, tokens: list[Token], i: int, opening: int, close: in
     free = {"buffer": 0, "threadgroup": 0}
     for part in split(inner):
         parameters.append(_parameter(source, part, free, name.text, line))
-    return Signature(name.text, line, tuple(parameters), template, max_threads)
+    body = (close + 1, closing(tokens, close + 1))
+    return Signature(name.text, line, tuple(parameters), template, max_threads, body)
 
 
 def _parameter(source: str, part: list[Token], free: dict[str, int], kernel: str, line: int) -> Parameter:
