@@ -78,6 +78,7 @@ def explain(op: str, *arrays, **options) -> Explanation:
     variant, tile, predicted = "", "", {}
     if decision.variants is not None:
         row = _row_for_contiguous(decision.variants, shapes)
+        shapes = _as_kernel_sees(row, shapes)
         variant, tile = row.key, f"{row.tile.name}: {decision.source}"
         predicted = _predicted(family.cost(row), shapes)
     return Explanation(op, decision.engine, decision.why, {e: decision.verdicts[e] for e in ENGINES}, profile, variant, tile,
@@ -110,11 +111,26 @@ def dump_source(op: str, *arrays, path=None, **options) -> str:
 def _row_for_contiguous(variants, shapes):
     from . import signature
 
-    strides = [tuple(math.prod(s[i + 1:]) for i in range(len(s))) for s in shapes]
+    seen = _as_kernel_sees(variants.rows[0], shapes)
     for variant in variants.rows:
-        if signature.of(variant).when(shapes, strides, [0] * len(shapes)):
+        if signature.of(variant).when(seen, _contiguous(seen), [0] * len(seen)):
             return variant
     return variants.rows[-1]
+
+
+def _as_kernel_sees(variant, shapes):
+    """Shapes with the axes that the caller adds; epilogue operands are taken to be full results."""
+    a, b = (tuple(s) for s in shapes)
+    a, b = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
+    if variant.batched:
+        a, b = (1,) * (5 - len(a)) + a, (1,) * (5 - len(b)) + b
+    result = tuple(y if x == 1 else x for x, y in zip(a[:-2], b[:-2])) + (a[-2], b[-1])
+    return [a, b, *((2,) if name == "scales" else result for name in variant.epilogue.operands)]
+
+
+def _contiguous(shapes):
+    """Strides of row-contiguous arrays."""
+    return [tuple(math.prod(s[i + 1:]) for i in range(len(s))) for s in shapes]
 
 
 def _work(spec, shapes) -> tuple[int, int]:
@@ -135,11 +151,12 @@ def _roofline(profile: DeviceProfile, flops: int, size: int) -> tuple[float | No
 
 
 def _predicted(cost, shapes) -> dict:
+    strides = _contiguous(shapes)
     return {
-        "matmul2d": cost.matmul2d(shapes),
-        "macs": cost.macs(shapes),
-        "operand_bytes": tuple(rule(shapes) for rule in cost.operand_bytes),
-        "output_bytes": cost.output_bytes(shapes),
+        "matmul2d": cost.matmul2d(shapes, strides),
+        "macs": cost.macs(shapes, strides),
+        "operand_bytes": tuple(rule(shapes, strides) for rule in cost.operand_bytes),
+        "output_bytes": cost.output_bytes(shapes, strides),
         "accumulator_words": cost.accumulator_words,
         "operand_words": cost.operand_words,
     }

@@ -25,7 +25,7 @@ class Family:
         signature: variant -> Signature.
         cost: variant -> Cost, rules for what one launch does.
         variants: () -> every variant policy can reach; what tests, lint and the manifest walk.
-        gradient: vjp rule (primals, cotangents, argnums) -> gradients, or None.
+        gradient: vjp rule (variant, primals, cotangents, argnums) -> gradients, or None.
         describe: "module:attribute" of (*arrays, **options) -> (decision, shapes), what explain() shows.
         fast_route: whether mx.fast.metal_kernel can carry its kernels where no extension fits the installed MLX.
         public: name -> "module:attribute" of what the package exports for this family.

@@ -7,30 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .epilogues import Epilogue
 from .errors import DTypeError, TensorOpsError, fail
 
 PRECISIONS = ("exact", "tf32")
-ACTIVATIONS = ("relu", "gelu_tanh", "gelu_erf", "silu")
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What happens to the f32 accumulator before the one rounding to the output type.
-
-    ``out = activation(a @ b + bias) + residual``; absent parts are skipped.
-    """
-
-    bias: bool = False
-    activation: str | None = None
-    residual: bool = False
-
-    def __post_init__(self):
-        if self.activation is not None and self.activation not in ACTIVATIONS:
-            fail("matmul", f"activation {self.activation!r} is unknown", nearest=", ".join(ACTIVATIONS),
-                 instead="apply the function to the result")
-
-    def __bool__(self) -> bool:
-        return self.bias or self.activation is not None or self.residual
 
 
 @dataclass(frozen=True)
@@ -42,6 +22,7 @@ class GemmSpec:
         a_ndim, b_ndim: ranks as passed; 1 is a vector as in ``mx.matmul``.
         precision: "exact" (f32 operands keep their 24 bits) or "tf32" (they may lose low bits).
         epilogue: fused work on the accumulator.
+        extras: dtype names of the epilogue's operands, in the order of ``epilogue.operands``.
     """
 
     a: str
@@ -51,6 +32,7 @@ class GemmSpec:
     b_ndim: int = 2
     precision: str = "exact"
     epilogue: Epilogue = Epilogue()
+    extras: tuple[str, ...] = ()
 
     op = "matmul"
 
@@ -59,3 +41,10 @@ class GemmSpec:
             fail(self.op, f"precision {self.precision!r} is unknown", nearest=", ".join(PRECISIONS), cls=TensorOpsError)
         if self.out not in ("float16", "bfloat16", "float32", "complex64"):
             fail(self.op, f"out_dtype {self.out} is no floating type", nearest="float16, bfloat16, float32", cls=DTypeError)
+        if len(self.extras) != len(self.epilogue.operands):
+            fail(self.op, f"{len(self.extras)} epilogue operands for {self.epilogue.operands}", cls=TensorOpsError)
+
+    @property
+    def batched(self) -> bool:
+        """Whether an operand has leading axes."""
+        return max(self.a_ndim, self.b_ndim) > 2

@@ -8,8 +8,9 @@ because layout and alignment exist only then: its rows are tried in order, the f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .epilogues import Epilogue
 from .errors import RuleError, fail
 
 if TYPE_CHECKING:
@@ -90,8 +91,12 @@ class Variant:
         tile: block, simdgroups and operation extents.
         layout: one of LAYOUTS.
         alignment: one of ALIGNMENTS.
-        types: element type names of the operands in order, then of the output.
+        types: element type names of the inputs in order (epilogue operands last), then of the output.
         relaxed: whether f32 operands may lose low bits (descriptor field relaxed_precision).
+        batched: whether operands carry three leading batch axes.
+        epilogue: what is fused into the store.
+        size: name of the size class the row serves, "" for all sizes.
+        options: (axis, value) pairs of the dataflow that are not at their default, sorted by axis.
     """
 
     family: str
@@ -102,6 +107,10 @@ class Variant:
     alignment: str
     types: tuple[str, ...]
     relaxed: bool
+    batched: bool = False
+    epilogue: Epilogue = Epilogue()
+    size: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self):
         if self.layout not in LAYOUTS or self.alignment not in ALIGNMENTS:
@@ -114,13 +123,19 @@ class Variant:
         from .dtypes import element_type
 
         types = "_".join(element_type(t).short for t in self.types)
-        relaxed = "relaxed" if self.relaxed else "full"
-        return f"{self.family}_{self.engine}_{self.dataflow}_{self.layout}_{self.alignment}_{types}_{relaxed}_{self.tile.name}"
+        options = "_".join(f"{axis}{value}" for axis, value in self.options)
+        parts = (self.family, self.engine, self.dataflow, self.layout, self.alignment, types, "relaxed" if self.relaxed else "full",
+                 self.tile.name, "batched" if self.batched else "", self.epilogue.name, options)
+        return "_".join(part for part in parts if part)
 
     @property
     def row(self) -> str:
         """Name of this row inside its set."""
-        return f"{self.layout}/{self.alignment}"
+        return "/".join(part for part in (self.size, self.layout, self.alignment) if part)
+
+    def option(self, axis: str, default: Any) -> Any:
+        """Value of an axis of the dataflow."""
+        return dict(self.options).get(axis, default)
 
 
 @dataclass(frozen=True)

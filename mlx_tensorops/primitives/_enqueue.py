@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Sequence
 
 from .. import device, registry, signature
@@ -40,7 +40,7 @@ def native_set(variants: VariantSet):
         [(o.element.name, [r.program() for r in o.shape]) for o in shared.outputs],
         [(c.rule.program(), lesson(family.op, c.message, instead=c.instead)) for c in shared.checks],
         [_row(v) for v in variants.rows],
-        family.gradient,
+        partial(family.gradient, first) if family.gradient else None,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .. import config, registry, signature
 from ..dtypes import element_type
+from ..epilogues import ACTIVATIONS
 from ..variant import Variant
 from . import msl
 
@@ -82,29 +83,46 @@ def _text(variant: Variant, kernel_head: str) -> str:
 def context(variant: Variant, kernel_head: str) -> dict:
     """What a template may name: everything a function of the variant."""
     sign = signature.of(variant)
-    a, b, c = (element_type(t) for t in variant.types)
-    tile = variant.tile
-    transpose_right = variant.layout == "nt"
+    types = [element_type(t) for t in variant.types]
+    tile, epilogue = variant.tile, variant.epilogue
     strided = variant.layout == "strided"
+    transpose_left, transpose_right = (False, False) if strided else (side == "t" for side in variant.layout)
+    swizzle, panel = variant.option("swizzle", 0), variant.option("panel", 0)
     return dict(
         title=_title(variant, sign),
         params_struct=msl.params_struct(sign),
         kernel_head=kernel_head,
-        tile=tile, a=a, b=b, c=c,
+        tile=tile, a=types[0], b=types[1], c=types[-1],
         ragged_m=variant.alignment != "aligned",
         ragged_n=variant.alignment == "ragged",
         ragged_k=variant.alignment == "ragged",
         offset_type="long" if strided else "int",
-        descriptor=msl.descriptor(m=tile.op_m, n=tile.op_n, k=tile.op_k, transpose_right=transpose_right,
-                                  relaxed_precision=variant.relaxed),
+        descriptor=msl.descriptor(m=tile.op_m, n=tile.op_n, k=tile.op_k, transpose_left=transpose_left,
+                                  transpose_right=transpose_right, relaxed_precision=variant.relaxed),
         fragments_m=range(tile.fragments_m), fragments_n=range(tile.fragments_n),
-        transpose_right=transpose_right,
+        transpose_left=transpose_left, transpose_right=transpose_right,
+        left_k_coordinate=1 if transpose_left else 0,
         right_k_coordinate=0 if transpose_right else 1,
-        # The contiguous stride of a row is the constant 1, so that its multiplications vanish.
-        a_k="p.a_k" if strided else "1",
+        a_m="1" if transpose_left else "p.a_m",
+        a_k="p.a_k" if strided or transpose_left else "1",
         b_k="1" if transpose_right else "p.b_k",
         b_n="p.b_n" if strided or transpose_right else "1",
+        batched=variant.batched,
+        epilogue=epilogue,
+        epilogue_text=_epilogue_text(epilogue),
+        epilogue_operands=list(zip(epilogue.operands, types[2:-1])),
+        activation=ACTIVATIONS[epilogue.activation].msl if epilogue.activation else "",
+        swizzle=swizzle, panel=panel,
+        raster_text=f"groups of {2**swizzle} rows, as MLX walks" if swizzle else f"panels of {panel} rows" if panel else "the grid as it is",
     )
+
+
+def _epilogue_text(epilogue) -> str:
+    """The formula, for the comment on top of it."""
+    inner = "alpha * x" if epilogue.scaled else "x"
+    inner += " + bias" if epilogue.bias else ""
+    inner = f"{epilogue.activation}({inner})" if epilogue.activation else inner
+    return inner + (" + beta * residual" if epilogue.scaled and epilogue.residual else " + residual" if epilogue.residual else "")
 
 
 def _title(variant: Variant, sign) -> str:

@@ -30,11 +30,17 @@ class Case:
 ROW_CASES = {
     "nn/aligned": Case("nn/aligned", 128, 256, 48),
     "nt/aligned": Case("nt/aligned", 64, 256, 80, b="columns"),
+    "tn/aligned": Case("tn/aligned", 128, 128, 32, a="columns"),
+    "tt/aligned": Case("tt/aligned", 64, 256, 48, a="columns", b="columns"),
     "nn/ragged_m": Case("nn/ragged_m", 70, 128, 64),
     "nt/ragged_m": Case("nt/ragged_m", 9, 256, 32, b="columns"),
+    "tn/ragged_m": Case("tn/ragged_m", 33, 128, 48, a="columns"),
+    "tt/ragged_m": Case("tt/ragged_m", 130, 128, 16, a="columns", b="columns"),
     "nn/ragged": Case("nn/ragged", 67, 150, 37),
     "nt/ragged": Case("nt/ragged", 33, 97, 50, b="columns"),
-    "strided/ragged": Case("strided/ragged", 80, 130, 40, a="columns"),
+    "tn/ragged": Case("tn/ragged", 41, 140, 19, a="columns"),
+    "tt/ragged": Case("tt/ragged", 100, 31, 45, a="columns", b="columns"),
+    "strided/ragged": Case("strided/ragged", 80, 130, 40, a="every_other"),
 }
 
 # Where predicates meet: one below, on and above each boundary of block, operation and simdgroup.

@@ -113,7 +113,8 @@ def test_tf32_may_lose_low_bits_and_exact_may_not():
 # Each changes one constant or expression of the emitted shader. A layout is named where only it reveals the bug.
 PLANTED = (
     ("wrong descriptor K", "OK = 16;", "OK = 8;"),
-    ("swapped coordinates", "int(index[1]), column = int(index[0]);", "int(index[0]), column = int(index[1]);"),
+    ("swapped coordinates", "row0 + int(index[1]), column = column0 + int(index[0]);", "row0 + int(index[0]), column = column0 + int(index[1]);"),
+    ("operand coordinates swapped", "valid ? int(index[1]) : 0, column = valid ? int(index[0])", "valid ? int(index[0]) : 0, column = valid ? int(index[1])"),
     ("last K step dropped", "step < steps;", "step < steps - 1;"),
     ("second fragment of A from the first row", "a + (row0 + 1 * OM)", "a + (row0 + 0 * OM)"),
     ("B walks K too fast", "b0 += OK * b_k;", "b0 += OK * b_k + 1;"),
@@ -122,8 +123,8 @@ PLANTED = (
     ("C not zeroed", "  zero(c11);\n", ""),
     ("tail not masked", "< k_left;", "< OK;"),
     ("rows not clamped", "if (CLAMP_ROWS) row = min(row, rows - 1);", ""),
-    ("columns stored past the edge", "(!RAGGED_N || column < columns)", "true"),
-    ("C rounded twice", "C(ct[i])", "C(float(bfloat(ct[i])))"),
+    ("columns stored past the edge", "(!MASK_COLUMNS || column < N)", "true"),
+    ("C rounded twice", "T(finish.apply(ct[i], row, column))", "T(float(bfloat(finish.apply(ct[i], row, column))))"),
 )
 
 
@@ -144,6 +145,7 @@ def test_planted_bugs_are_caught(bug, before, after, monkeypatch):
     from mlx_tensorops.primitives import matmul as module
 
     monkeypatch.setattr(module, "_plans", {})
+    monkeypatch.setattr(module, "_by_decision", {})
     try:
         a = cases.make("rows", 67, 37, "float16", np.random.default_rng(8))
         b = cases.make("rows", 37, 150, "float16", np.random.default_rng(9))

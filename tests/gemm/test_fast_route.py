@@ -19,6 +19,7 @@ def no_extension(monkeypatch):
     """As on a machine whose MLX is not the one the extension was built for."""
     monkeypatch.setattr(_native, "_verdict", "[native] the extension was built for another mlx")
     monkeypatch.setattr(module, "_plans", {})
+    monkeypatch.setattr(module, "_by_decision", {})
 
 
 @pytest.mark.parametrize("m, n, k", [(64, 128, 32), (70, 128, 32), (33, 50, 21), (2, 3, 2)])

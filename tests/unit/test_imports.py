@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parents[2] / "mlx_tensorops"
 LAYERS = (
     ("errors", "version"),
     ("config", "rules"),
-    ("dtypes", "device", "spec"),
+    ("dtypes", "device", "epilogues"),
+    ("spec",),
     ("variant", "cost", "signature", "registry", "select", "policy", "reference"),
     ("policies",),
     ("guards", "resolve", "manifests", "shaders", "tracing"),

@@ -6,7 +6,8 @@ from mlx_tensorops import config, device, policy, registry, resolve, select
 from mlx_tensorops.device import DeviceProfile, parse_architecture
 from mlx_tensorops.errors import EngineError, TensorOpsError
 from mlx_tensorops.select import Context, Verdict
-from mlx_tensorops.spec import Epilogue, GemmSpec
+from mlx_tensorops.epilogues import Epilogue
+from mlx_tensorops.spec import GemmSpec
 
 HALF = GemmSpec("float16", "float16", "float16")
 NATIVE = Verdict(True, "built")
@@ -52,14 +53,18 @@ def test_emulation_makes_mpp_legal_anywhere():
 
 
 @pytest.mark.parametrize("spec, reason", [
-    (GemmSpec("float16", "bfloat16", "float32"), "operands of two types"),
     (GemmSpec("complex64", "float32", "complex64"), "a is complex64"),
-    (GemmSpec("float16", "float16", "float16", 3, 2), "operands of 3 and 2 axes"),
-    (GemmSpec("float16", "float16", "float16", epilogue=Epilogue(bias=True)), "no fused epilogue"),
+    (GemmSpec("float16", "float16", "float16", 6, 2), "4 batch axes; this kernel takes 3"),
+    (GemmSpec("float16", "float16", "float16", epilogue=Epilogue(bias=True), extras=("int32",)), "bias is int32"),
 ])
 def test_mpp_by_spec(spec, reason):
     found = verdict("m5", "mpp", spec)
     assert not found.ok and reason in found.reason
+
+
+def test_mixed_types_and_epilogues_are_legal_where_matmul2d_has_a_row():
+    assert verdict("m5", "mpp", GemmSpec("float16", "bfloat16", "float32")).ok
+    assert verdict("m5", "mpp", GemmSpec("float16", "float32", "bfloat16", 3, 2, epilogue=Epilogue(activation="silu"))).ok
 
 
 def test_cpu_serves_cpu_streams_only():

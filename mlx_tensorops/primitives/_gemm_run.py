@@ -1,0 +1,146 @@
+"""How each engine runs a decided matmul: functions of (a, b, bias, residual, scales, stream)."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from .. import guards
+from ..epilogues import ACTIVATIONS
+from ..errors import EngineError, fail
+from ..signature import of as signature_of
+from . import _enqueue, _gemm_guard, _metal_kernel, _native
+from ._gemm_signature import BATCH_AXES
+
+OP = "matmul"
+
+
+def runner(decision) -> Callable:
+    """What runs a decision."""
+    return {"mpp": _variants, "simdgroup": _variants, "cpu": _cpu, "mlx": _mlx}[decision.engine](decision)
+
+
+def _variants(decision) -> Callable:
+    """Engines mpp and simdgroup: the kernel primitive."""
+    import mlx.core as mx
+
+    if _enqueue.emulator() is None and not mx.metal.is_available():
+        fail(OP, f"engine {decision.engine!r} is legal on the forced device profile, but this machine has no Metal", cls=EngineError,
+             instead="read the plan with explain() or dump_source(), or run it inside hostmetal.active()")
+    launch = _launcher(decision)
+    spec = decision.spec
+    if spec.a_ndim == spec.b_ndim == 2 and not spec.epilogue:
+        return launch
+    names = ("a", "b", *spec.epilogue.operands)
+    guard = guards.compiled(OP, names, signature_of(decision.variants.rows[0]).checks)
+
+    def run(a, b, bias, residual, scales, stream):
+        result = _gemm_guard.result_shape(a.shape, b.shape)
+        extras = [x for x in (bias, residual) if x is not None]
+        for name, x in zip(spec.epilogue.operands, extras):
+            _gemm_guard.broadcasts_to(name, x.shape, result)
+        arrays = [_axes(mx, a, spec, vector_axis=0), _axes(mx, b, spec, vector_axis=1)]
+        arrays += [_epilogue_axes(mx, x, spec) for x in extras]
+        if scales is not None:
+            arrays.append(mx.array(scales, mx.float32))
+        guard(*(x.shape for x in arrays))
+        (c,) = _enqueue.launch(decision.variants, arrays, stream) if _native.status()[0] else _metal_kernel.launch(decision.variants, arrays, stream)
+        return _drop_axes(mx, c, spec)
+
+    return run
+
+
+def _launcher(decision) -> Callable:
+    if not _native.status()[0]:
+        return lambda a, b, bias, residual, scales, stream: _metal_kernel.launch(decision.variants, (a, b), stream)[0]
+    variants = _enqueue.native_set(decision.variants)
+    launch2, active = _native.ext().launch2, _enqueue.emulator()
+    if active is None:
+        return lambda a, b, bias, residual, scales, stream: launch2(variants, a, b, None, stream)
+    launcher, cpu_stream = active.launcher(), _enqueue.cpu_stream
+    return lambda a, b, bias, residual, scales, stream: launch2(variants, a, b, launcher, cpu_stream(stream))
+
+
+def _axes(mx, x, spec, vector_axis: int):
+    """An operand as the kernel sees it: a vector becomes a matrix, a batched problem gets exactly three batch axes."""
+    if x.ndim == 1:
+        x = mx.expand_dims(x, vector_axis)
+    return _leading(mx, x, spec)
+
+
+def _epilogue_axes(mx, x, spec):
+    """An epilogue operand, which broadcasts to the result as the caller sees it."""
+    if spec.b_ndim == 1:
+        x = mx.expand_dims(x, -1)
+    if spec.a_ndim == 1 and x.ndim > 1 - (spec.b_ndim == 1):
+        x = mx.expand_dims(x, -2)
+    return _leading(mx, x, spec)
+
+
+def _leading(mx, x, spec):
+    missing = (2 + len(BATCH_AXES) * spec.batched) - x.ndim
+    return mx.expand_dims(x, tuple(range(missing))) if missing > 0 else x
+
+
+def _drop_axes(mx, c, spec):
+    """The result with the axes that were added taken away again."""
+    added = list(range(2 + len(BATCH_AXES) - max(spec.a_ndim, spec.b_ndim, 2))) if spec.batched else []
+    added += [c.ndim - 2] * (spec.a_ndim == 1) + [c.ndim - 1] * (spec.b_ndim == 1)
+    return mx.squeeze(c, tuple(added)) if added else c
+
+
+def _cpu(decision) -> Callable:
+    """Engine cpu: the native CPU kernels."""
+    from . import _cpu as engine
+
+    product, spec = engine.matmul(), decision.spec
+    activation = spec.epilogue.activation
+    if not spec.epilogue:
+        return lambda a, b, bias, residual, scales, stream: product(a, b, spec.out, None, None, None, stream)
+
+    def run(a, b, bias, residual, scales, stream):
+        result = _gemm_guard.result_shape(a.shape, b.shape)
+        for name, x in zip(spec.epilogue.operands, [x for x in (bias, residual) if x is not None]):
+            _gemm_guard.broadcasts_to(name, x.shape, result)
+        return product(a, b, spec.out, bias, activation, residual, stream)
+
+    return run
+
+
+def _mlx(decision) -> Callable:
+    """Engine mlx: MLX's own operation, with the epilogue composed in f32."""
+    import mlx.core as mx
+
+    spec, product = decision.spec, mx.matmul
+    epilogue = spec.epilogue
+    natural, out = mx.result_type(getattr(mx, spec.a), getattr(mx, spec.b)), getattr(mx, spec.out)
+    if out == natural and not epilogue:
+        return lambda a, b, bias, residual, scales, stream: product(a, b, stream=stream)
+    if epilogue.residual and not epilogue.bias and epilogue.activation is None and out == mx.result_type(natural, getattr(mx, spec.extras[0])):
+        addmm = mx.addmm
+        return lambda a, b, bias, residual, scales, stream: addmm(residual, a, b, *(scales or (1.0, 1.0)), stream=stream)
+    # One rounding, at the end: MLX's own half result would be rounded before the epilogue or the cast.
+    work = mx.complex64 if natural == mx.complex64 else mx.float32
+
+    def run(a, b, bias, residual, scales, stream):
+        result = _gemm_guard.result_shape(a.shape, b.shape)
+        for name, x in (("bias", bias), ("residual", residual)):
+            if x is not None:
+                _gemm_guard.broadcasts_to(name, x.shape, result)
+        with mx.stream(mx.default_device() if stream is None else stream):
+            return formula(mx, epilogue, work, a, b, bias, residual, scales).astype(out)
+
+    return run
+
+
+def formula(mx, epilogue, work, a, b, bias, residual, scales):
+    """``activation(alpha * (a @ b) + bias) + beta * residual`` of MLX operations, in the type ``work``."""
+    y = mx.matmul(a.astype(work), b.astype(work))
+    if epilogue.scaled:
+        y = scales[0] * y
+    if bias is not None:
+        y = y + bias.astype(work)
+    if epilogue.activation is not None:
+        y = ACTIVATIONS[epilogue.activation].mlx(mx, y)
+    if residual is not None:
+        y = y + (scales[1] * residual.astype(work) if epilogue.scaled else residual.astype(work))
+    return y
