@@ -1,6 +1,7 @@
 // Reductions of a destination tile to one value for each row or column, and the conversion of a destination tile into
 // an input of the next operation.
 #pragma once
+#include "hm_limits.h"
 #include "hm_matmul.h"
 #pragma clang system_header
 

@@ -9,11 +9,27 @@
 
 namespace metal {
 
+// In the checked build copies are written out, because the compiler checks the alignment of a class object only where a
+// reference to it is bound. Otherwise they are trivial: one access of the whole vector, as on a GPU.
+#if HM_CHECKED_BUILD
+#define HM_VEC_COPY(N)                                                                                           \
+  HM_FUNC constexpr vec(const vec& v) : d{} {                                                                    \
+    for (int i = 0; i < N; ++i) d[i] = v.d[i];                                                                   \
+  }                                                                                                              \
+  HM_FUNC constexpr vec& operator=(const vec& v) {                                                               \
+    for (int i = 0; i < N; ++i) d[i] = v.d[i];                                                                   \
+    return *this;                                                                                                \
+  }
+#else
+#define HM_VEC_COPY(N)
+#endif
+
 // Component access in every address space, then what all lengths share. A bare scalar fills every component; another
 // element type converts only explicitly (Metal Shading Language specification, section 2.2).
 #define HM_VEC_COMMON(N)                                                                                         \
   using value_type = T;                                                                                          \
   vec() = default;                                                                                               \
+  HM_VEC_COPY(N)                                                                                                 \
   HM_FUNC constexpr vec(T a) : d{} {                                                                             \
     for (int i = 0; i < N; ++i) d[i] = a;                                                                        \
   }                                                                                                              \
@@ -108,6 +124,7 @@ struct alignas(4 * sizeof(T)) vec<T, 4> {
 };
 
 #undef HM_VEC_COMMON
+#undef HM_VEC_COPY
 
 }  // namespace metal
 
@@ -237,7 +254,13 @@ HM_VEC_NAMES(float)
 template <class To, class From>
 HM_FUNC constexpr To as_type(From v) {
   static_assert(sizeof(To) == sizeof(From), "as_type needs two types of the same size");
+#if HM_CHECKED_BUILD  // vectors are not trivially copyable there
+  To r;
+  __builtin_memcpy(&r, &v, sizeof(To));
+  return r;
+#else
   return __builtin_bit_cast(To, v);
+#endif
 }
 
 template <class T, size_t N>
