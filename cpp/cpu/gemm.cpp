@@ -37,21 +37,24 @@ int64_t batch_size(const Gemm& g) {
 }
 
 Slice slice(const Gemm& g, int64_t index) {
-  int64_t a = 0, b = 0, residual = 0;
-  int64_t rest = index;
-  for (size_t i = g.batch.size(); i-- > 0;) {
-    int64_t at = rest % g.batch[i];
-    rest /= g.batch[i];
+  Slice s{g.a, g.b, g.bias, g.residual,
+          static_cast<char*>(g.out) + index * g.m * g.n * size_of(g.out_type)};
+  int64_t a = 0, b = 0, bias = 0, residual = 0;
+  for (size_t i = g.batch.size(); i-- > 0; index /= g.batch[i]) {
+    const int64_t at = index % g.batch[i];
     a += at * g.a_batch[i];
     b += at * g.b_batch[i];
-    if (g.residual.data) residual += at * g.residual_batch[i];
+    bias += at * g.bias_batch[i];
+    residual += at * g.residual_batch[i];
   }
-  auto move = [](Matrix m, int64_t elements) {
+  auto move = [](Matrix& m, int64_t elements) {
     if (m.data) m.data = static_cast<const char*>(m.data) + elements * size_of(m.type);
-    return m;
   };
-  return {move(g.a, a), move(g.b, b), g.bias, move(g.residual, residual),
-          static_cast<char*>(g.out) + index * g.m * g.n * size_of(g.out_type)};
+  move(s.a, a);
+  move(s.b, b);
+  move(s.bias, bias);
+  move(s.residual, residual);
+  return s;
 }
 
 void finish(const Gemm& g, const Slice& s, const Kernels& kernels, int64_t r0, int64_t rows,

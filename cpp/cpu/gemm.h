@@ -27,12 +27,12 @@ struct Gemm {
   void* out = nullptr;  // strides out_row, out_column
   Type out_type = Type::f32;
   int64_t out_row = 0, out_column = 1;
-  Matrix bias;      // m x n, of which one stride is 0; data may be null
+  Matrix bias;      // m x n, most often with row stride 0; data may be null
   Matrix residual;  // m x n; data may be null
   Activation activation = Activation::none;
 
-  // Batch dimensions; the strides belong to a, b and residual. out is contiguous over them.
-  std::vector<int64_t> batch, a_batch, b_batch, residual_batch;
+  // Batch dimensions and each operand's strides over them. out is contiguous.
+  std::vector<int64_t> batch, a_batch, b_batch, bias_batch, residual_batch;
 };
 
 enum class UseBlas { automatic, never, always };

@@ -1,5 +1,6 @@
 #include "matmul.h"
 
+#include <algorithm>
 #include <sstream>
 #include <stdexcept>
 
@@ -52,15 +53,9 @@ mx::Shape result_shape(const mx::array& a, const mx::array& b) {
   return shape;
 }
 
-void check_bias(const mx::array& bias, const mx::Shape& result) {
-  if (bias.ndim() != 1 || bias.shape(0) != result.back())
-    fail("bias is ", bias.shape(), ", but must be [", result.back(), "], one value a column");
-}
-
-void check_residual(const mx::array& residual, const mx::Shape& result) {
-  if (residual.ndim() > result.size() ||
-      mx::broadcast_shapes(residual.shape(), result) != result)
-    fail("residual is ", residual.shape(), ", which does not broadcast to the result ", result);
+void check_addend(const char* name, const mx::array& x, const mx::Shape& result) {
+  if (x.ndim() > result.size() || mx::broadcast_shapes(x.shape(), result) != result)
+    fail(name, " is ", x.shape(), ", which does not broadcast to the result ", result);
 }
 
 // Strides of the batch dimensions of x, aligned to `batch`; 0 where x is broadcast.
@@ -76,27 +71,34 @@ Matrix matrix_of(const mx::array& x) {
   return {x.data<char>(), type_of(x.dtype(), "an input"), x.strides(-2), x.strides(-1)};
 }
 
-// A residual may lack dimensions or have ones where the result has more.
-Matrix residual_of(const mx::array& x, const mx::Shape& result) {
-  Matrix m{x.data<char>(), type_of(x.dtype(), "residual"), 0, 0};
+// A bias or a residual may lack dimensions, or have ones where the result has more.
+Matrix addend_of(const mx::array& x, const mx::Shape& result) {
+  Matrix m{x.data<char>(), type_of(x.dtype(), "an input"), 0, 0};
   const int n = static_cast<int>(x.ndim());
-  if (n >= 1 && (x.shape(-1) != 1 || result.back() == 1)) m.column = x.strides(-1);
-  if (n >= 2 && (x.shape(-2) != 1 || result.end()[-2] == 1)) m.row = x.strides(-2);
+  if (n >= 1 && x.shape(-1) == result.end()[-1]) m.column = x.strides(-1);
+  if (n >= 2 && x.shape(-2) == result.end()[-2]) m.row = x.strides(-2);
   return m;
 }
 
 // Batches that read the same b are more rows of one product, if their rows of a continue each other.
 void fold_batches_into_rows(Gemm& g) {
-  while (!g.batch.empty()) {
-    const int64_t a = g.a_batch.back(), residual = g.residual.data ? g.residual_batch.back() : 0;
-    if (g.b_batch.back() != 0) return;
-    if (g.m == 1) {
-      g.a.row = a;
-      g.residual.row = residual;
+  struct Operand {
+    Matrix& matrix;
+    std::vector<int64_t>& batch;
+  };
+  Operand operands[] = {{g.a, g.a_batch}, {g.bias, g.bias_batch}, {g.residual, g.residual_batch}};
+  auto continues = [&](const Operand& o) {
+    return !o.matrix.data || g.m == 1 || o.batch.back() == g.m * o.matrix.row;
+  };
+  while (!g.batch.empty() && g.b_batch.back() == 0 &&
+         std::all_of(std::begin(operands), std::end(operands), continues)) {
+    for (const Operand& o : operands) {
+      if (g.m == 1) o.matrix.row = o.batch.back();
+      o.batch.pop_back();
     }
-    if (a != g.m * g.a.row || (g.residual.data && residual != g.m * g.residual.row)) return;
     g.m *= g.batch.back();
-    for (auto* list : {&g.batch, &g.a_batch, &g.b_batch, &g.residual_batch}) list->pop_back();
+    g.batch.pop_back();
+    g.b_batch.pop_back();
   }
 }
 
@@ -116,15 +118,14 @@ Gemm describe(const std::vector<mx::array>& inputs, mx::array& out,
   g.batch.assign(out.shape().begin(), out.shape().end() - 2);
   g.a_batch = batch_strides(a, g.batch);
   g.b_batch = batch_strides(b, g.batch);
-  g.residual_batch.assign(g.batch.size(), 0);
+  g.bias_batch = g.residual_batch = std::vector<int64_t>(g.batch.size(), 0);
   if (options.bias) {
-    const mx::array& bias = inputs[2];
-    g.bias = {bias.data<char>(), type_of(bias.dtype(), "bias"), 0, bias.strides(0)};
+    g.bias = addend_of(inputs[2], out.shape());
+    g.bias_batch = batch_strides(inputs[2], g.batch);
   }
   if (options.residual) {
-    const mx::array& residual = inputs.back();
-    g.residual = residual_of(residual, out.shape());
-    if (residual.ndim() > 2) g.residual_batch = batch_strides(residual, g.batch);
+    g.residual = addend_of(inputs.back(), out.shape());
+    g.residual_batch = batch_strides(inputs.back(), g.batch);
   }
   fold_batches_into_rows(g);
   return g;
@@ -160,8 +161,8 @@ void Matmul::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
 
 std::vector<mx::Shape> Matmul::output_shapes(const std::vector<mx::array>& inputs) {
   mx::Shape shape = result_shape(inputs[0], inputs[1]);
-  if (options_.bias) check_bias(inputs[2], shape);
-  if (options_.residual) check_residual(inputs.back(), shape);
+  if (options_.bias) check_addend("bias", inputs[2], shape);
+  if (options_.residual) check_addend("residual", inputs.back(), shape);
   return {shape};
 }
 
@@ -192,12 +193,12 @@ mx::array matmul(const mx::array& a, const mx::array& b, mx::Dtype out_type,
   std::vector<mx::array> inputs{a, b};
   if (bias) {
     type_of(bias->dtype(), "bias");
-    check_bias(*bias, shape);
+    check_addend("bias", *bias, shape);
     inputs.push_back(*bias);
   }
   if (residual) {
     type_of(residual->dtype(), "residual");
-    check_residual(*residual, shape);
+    check_addend("residual", *residual, shape);
     inputs.push_back(*residual);
   }
   mx::Stream stream = mx::to_stream(where);

@@ -1,0 +1,50 @@
+"""The native CPU engine: configured once, then called directly."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+from .. import config
+from ..errors import fail
+from . import _native
+
+
+def matmul() -> Callable:
+    """``product(a, b, out_dtype, bias, activation, residual, stream) -> array``; a and b have two dimensions or more."""
+    return _engine().cpu_matmul
+
+
+def info() -> dict[str, object]:
+    """Instruction set, threads, BLAS (or why there is none)."""
+    return _engine().cpu_info()
+
+
+def openblas_path() -> str:
+    """The library of the wheel scipy-openblas32, or an empty string. The package is found, not imported:
+    its own loader would make the symbols global."""
+    spec = importlib.util.find_spec("scipy_openblas32")
+    folders = spec.submodule_search_locations if spec else None
+    for folder in folders or ():
+        found = sorted(Path(folder, "lib").glob("libscipy_openblas.*"))
+        if found:
+            return str(found[0])
+    return ""
+
+
+@functools.cache
+def _engine():
+    ext = _native.ext()
+    if not hasattr(ext, "cpu_matmul"):
+        fail("cpu", "the extension was built without its CPU engine", instead="rebuild it, or pass engine='mlx'")
+    ext.cpu_configure(threads=_threads(), openblas_path=openblas_path())
+    return ext
+
+
+def _threads() -> int:
+    text = config.get("MLX_TENSOROPS_THREADS")
+    if not text.isdecimal():
+        fail("cpu", f"MLX_TENSOROPS_THREADS is {text!r}, but it must be a whole number", nearest="0 (one for each core)")
+    return int(text)
