@@ -55,16 +55,16 @@ namespace metal {
   HM_FUNC operator const __hm::arm<vec>*() const { return (const __hm::arm<vec>*)this; }                         \
   HM_FUNC operator const __hm::arm<vec>*() const constant { return (const __hm::arm<vec>*)(ulong)this; }         \
   template <class B, enable_if_t<__hm::same<B, bool>::value, int> = 0> operator B() const = delete;              \
-  HM_FUNC constexpr T& operator[](int i) { return d[i]; }                                                        \
-  HM_FUNC constexpr const T& operator[](int i) const { return d[i]; }                                            \
-  HM_FUNC thread T& operator[](int i) thread { return d[i]; }                                                    \
-  HM_FUNC const thread T& operator[](int i) const thread { return d[i]; }                                        \
-  HM_FUNC device T& operator[](int i) device { return d[i]; }                                                    \
-  HM_FUNC const device T& operator[](int i) const device { return d[i]; }                                        \
-  HM_FUNC threadgroup T& operator[](int i) threadgroup { return d[i]; }                                          \
-  HM_FUNC const threadgroup T& operator[](int i) const threadgroup { return d[i]; }                              \
-  HM_FUNC const constant T& operator[](int i) const constant { return d[i]; }
-
+  HM_FUNC constexpr T& operator[](int i) & { return d[i]; }                                                      \
+  HM_FUNC constexpr const T& operator[](int i) const& { return d[i]; }                                           \
+  HM_FUNC constexpr T operator[](int i) && { return d[i]; }                                                      \
+  HM_FUNC thread T& operator[](int i) thread& { return d[i]; }                                                   \
+  HM_FUNC const thread T& operator[](int i) const thread& { return d[i]; }                                       \
+  HM_FUNC device T& operator[](int i) device& { return d[i]; }                                                   \
+  HM_FUNC const device T& operator[](int i) const device& { return d[i]; }                                       \
+  HM_FUNC threadgroup T& operator[](int i) threadgroup& { return d[i]; }                                         \
+  HM_FUNC const threadgroup T& operator[](int i) const threadgroup& { return d[i]; }                             \
+  HM_FUNC const constant T& operator[](int i) const constant& { return d[i]; }
 
 // MLX uses metal::vec<T, 8> for the fragments of its cooperative-tensor kernels.
 template <class T, int N>
