@@ -55,7 +55,7 @@ class Result:
 
 
 def _three(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
-    items = (value,) if isinstance(value, int) else tuple(value)
+    items = (value,) if isinstance(value, (int, float)) else tuple(value)
     if not 1 <= len(items) <= 3 or not all(isinstance(n, int) and not isinstance(n, bool) for n in items):
         fail("hostmetal", f"{what}={value!r}", nearest="one to three integers")
     items = items + (1,) * (3 - len(items))

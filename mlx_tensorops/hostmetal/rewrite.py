@@ -43,14 +43,14 @@ def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1
     for i, token in enumerate(tokens):
         if token.kind == PREPROCESSOR:
             edits += _macro_edits(source, token, classes)
+        elif token.text == "[[":
+            edits += _function_constant(source, tokens, i, result)
         elif token.kind == NUMBER:
             if token.text[-2:] in ("bf", "BF") and token.text[:2] not in ("0x", "0X"):
                 edits.append((token.start, token.end, f"__hm::bf({token.text[:-2]}f)"))
         elif token.kind == ID:
             if token.text == "threadgroup":
                 edits += _threadgroup_variable(source, tokens, i, result, first_id)
-            elif token.text == "constant":
-                edits += _function_constant(source, tokens, i, result)
             elif token.text == "template":
                 edits += _instantiation(source, tokens, i, result)
             elif token.text == "thread":
@@ -166,18 +166,21 @@ def is_threadgroup_variable(source: str, tokens: list[Token], i: int) -> bool:
 
 
 def _function_constant(source: str, tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:
-    after = _type_end(tokens, i + 1)
-    if after is None or tokens[after].kind != ID or after + 1 >= len(tokens) or tokens[after + 1].text != "[[":
+    """The statement whose attribute starts at i: its words may be macros (``STEEL_CONST bool x``)."""
+    if tokens[i + 1].text != "function_constant" or tokens[i - 1].kind != ID:
         return []
-    close = closing(tokens, after + 1)
-    inner = tokens[after + 2 : close - 1]
-    if not inner or inner[0].text != "function_constant" or close + 1 >= len(tokens) or tokens[close + 1].text != ";":
-        return []
-    index = text_of(source, inner[2:-1])
-    name = tokens[after].text
-    result.function_constants[index] = name
-    type_text = text_of(source, tokens[i + 1 : after])
-    return [(tokens[i].start, tokens[close + 1].end, f"constant constexpr {type_text} {name} = __HM_FC({index});")]
+    close = closing(tokens, i)
+    if close + 1 >= len(tokens) or tokens[close + 1].text != ";":
+        return []  # on a parameter: the argument is bound or it is null
+    start = i - 1
+    while start and tokens[start - 1].kind == ID:
+        start -= 1
+    index = text_of(source, tokens[i + 3 : close - 2])
+    result.function_constants[index] = tokens[i - 1].text
+    words = [t.text for t in tokens[start : i - 1]]
+    if "constant" in words and "constexpr" not in words:
+        words.insert(words.index("constant") + 1, "constexpr")
+    return [(tokens[start].start, tokens[close + 1].end, f"{' '.join(words)} {tokens[i - 1].text} = __HM_FC({index});")]
 
 
 def _instantiation(source: str, tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:
