@@ -79,7 +79,7 @@ def explain(op: str, *arrays, **options) -> Explanation:
     if decision.variants is not None:
         row = _row_for_contiguous(decision.variants, shapes)
         shapes = _as_kernel_sees(row, shapes)
-        variant, tile = row.key, f"{row.tile.name}: {decision.source}"
+        variant, tile = row.key, f"{row.tile.name}: {decision.source[row.dataflow, row.tile]}"
         predicted = _predicted(family.cost(row), shapes)
     return Explanation(op, decision.engine, decision.why, {e: decision.verdicts[e] for e in ENGINES}, profile, variant, tile,
                        flops, size, predicted, seconds, bound)

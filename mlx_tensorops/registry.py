@@ -21,8 +21,9 @@ class Family:
         spec: the frozen problem class.
         templates: (engine, dataflow) -> template file.
         legal: (spec, engine) -> reasons why the engine cannot run the spec; empty where it can.
-        rows: (spec, engine, tile) -> the variants of one set, in the order in which they are tried.
+        rows: (spec, engine, policy entries) -> the variants of one set, in the order in which they are tried.
         signature: variant -> Signature.
+        context: variant -> further values its template may name.
         cost: variant -> Cost, rules for what one launch does.
         variants: () -> every variant policy can reach; what tests, lint and the manifest walk.
         gradient: vjp rule (variant, primals, cotangents, argnums) -> gradients, or None.
@@ -38,6 +39,7 @@ class Family:
     legal: Callable[[Any, str], Sequence[str]]
     rows: Callable[[Any, str, Any], tuple]
     signature: Callable[[Any], Any]
+    context: Callable[[Any], dict]
     cost: Callable[[Any], Any]
     variants: Callable[[], tuple]
     gradient: Callable | None

@@ -25,7 +25,7 @@ class Decision:
         why: why it was taken.
         verdicts: legality of every engine, with reasons.
         variants: the rows of our kernel, or None for engines without one.
-        source: where the tile comes from, or "".
+        source: (dataflow, tile) -> where it comes from.
     """
 
     spec: Any
@@ -33,7 +33,7 @@ class Decision:
     why: str
     verdicts: Mapping[str, Verdict]
     variants: VariantSet | None
-    source: str
+    source: Mapping[tuple, str]
 
 
 @lru_cache(maxsize=4096)
@@ -48,13 +48,14 @@ def resolve(family_name: str, spec: Any, engine: str, context: Context) -> Decis
     verdicts = {e: select.check(family, spec, e, context) for e in select.ENGINES}
     chosen, why = _choose(family, spec, engine, context, verdicts)
     if not any(e == chosen for e, _ in family.templates):
-        return Decision(spec, chosen, why, verdicts, None, "")
-    entry = tile_entry(family, spec, chosen)
-    return Decision(spec, chosen, why, verdicts, VariantSet(spec, chosen, family.rows(spec, chosen, entry)), entry.why)
+        return Decision(spec, chosen, why, verdicts, None, {})
+    entries = tile_entries(family, spec, chosen)
+    source = {(e.dataflow, e.tile): e.why for e in entries}
+    return Decision(spec, chosen, why, verdicts, VariantSet(spec, chosen, family.rows(spec, chosen, entries)), source)
 
 
-def tile_entry(family, spec, engine: str):
-    """The policy entry of a family for a spec on one of our engines."""
+def tile_entries(family, spec, engine: str):
+    """The policy entries of a family for a spec on one of our engines."""
     return importlib.import_module(f"{__package__}.policies.{family.name}").choose(spec, engine)
 
 

@@ -1,4 +1,4 @@
-"""Which tile a dense GEMM takes. Retunable; what is legal stands in primitives/gemm.py.
+"""Which kernels a dense GEMM takes, by size. Retunable; what is legal stands in primitives/.
 
 Each entry names the measurement that put it there. Nothing here was measured by this project on Metal.
 """
@@ -6,18 +6,27 @@ Each entry names the measurement that put it there. Nothing here was measured by
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from ..rules import rule
 from ..variant import Tile
+
+# Size classes: name -> rule over the facts of a problem (sizes after batches are folded). "" serves every size.
+SIZES = {
+    "": lambda f: rule(1),
+}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tile, the dataflow that uses it, and why it is in the table."""
+    """A tile, the dataflow that uses it, the sizes it serves, and why it is in the table."""
 
     engine: str
     dataflow: str
     tile: Tile
     why: str
+    size: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 TILES = (
@@ -29,6 +38,6 @@ TILES = (
 )
 
 
-def choose(spec, engine: str) -> Entry:
-    """The entry for a spec on an engine."""
-    return next(e for e in TILES if e.engine == engine)
+def choose(spec, engine: str) -> tuple[Entry, ...]:
+    """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
+    return tuple(e for e in TILES if e.engine == engine)

@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..cost import Cost
 from ..dtypes import element_type
+from ..policies.gemm import SIZES
 from ..rules import Rule, ceildiv, dim, eq, every, ndim, rule, select, stride
 from ..signature import Buffer, Check, Output, Scalar, Signature
-from ..variant import Variant
+from ..variant import SIMD_WIDTH, Variant
+from . import gemm_dataflows
 
 BATCH_AXES = (-5, -4, -3)
 INT32_LIMIT = 2**31
@@ -87,9 +90,10 @@ def signature(v: Variant) -> Signature:
         scalars=tuple(_scalars(v, f, matrices)),
         outputs=(Output(types[-1], (*batch_shape, dim(0, -2), dim(1, -1))),),
         checks=checks(v.batched, tuple(matrices)),
-        when=every(layout_fits(v, f), alignment_fits(v, f)),
+        when=every(SIZES[v.size](f), layout_fits(v, f), alignment_fits(v, f)),
         grid=grid(v, f),
         threads=v.tile.threads,
+        threadgroup_bytes=gemm_dataflows.of(v).threadgroup_bytes(v),
     )
 
 
@@ -158,7 +162,7 @@ def alignment_fits(v: Variant, f: Facts) -> Rule:
     """Sizes that need no predicate where the row has none."""
     if v.alignment == "ragged":
         return rule(1)
-    conditions = [eq(f.N % v.tile.n, 0), eq(f.K % v.tile.op_k, 0)]
+    conditions = [eq(f.N % v.tile.n, 0), eq(f.K % gemm_dataflows.of(v).k_step(v), 0)]
     if v.alignment == "aligned":
         conditions.append(eq(f.M % v.tile.m, 0))
     return every(*conditions)
@@ -170,3 +174,30 @@ def grid(v: Variant, f: Facts) -> tuple[Rule, Rule, Rule]:
     depth = f.batch[0] * f.batch[1] * f.batch[2] if v.batched else rule(1)
     swizzle = v.option("swizzle", 0)
     return tiles_n * 2**swizzle, ceildiv(tiles_m, 2**swizzle), depth
+
+
+def facts_of(v: Variant) -> Facts:
+    """The facts of a variant's problem."""
+    return facts(v.batched, len([name for name in v.epilogue.operands if name != "scales"]))
+
+
+def matrix_cost(v: Variant) -> Cost:
+    """Cost of dataflows in which every simdgroup loads its own operands: nothing is shared between simdgroups."""
+    t = v.tile
+    a, b, out = (element_type(x) for x in (v.types[0], v.types[1], v.types[-1]))
+    f = facts_of(v)
+    batch = f.batch[0] * f.batch[1] * f.batch[2] if v.batched else 1
+    blocks = ceildiv(f.M, t.m) * ceildiv(f.N, t.n) * batch
+    steps = ceildiv(f.K, t.op_k)
+    operations = blocks * steps * (t.simdgroups * t.fragments_m * t.fragments_n)
+    loads = blocks * steps * (t.simdgroups * t.op_k)
+    words_a = t.op_m * t.op_k * a.bytes // (4 * SIMD_WIDTH)
+    words_b = t.op_k * t.op_n * b.bytes // (4 * SIMD_WIDTH)
+    return Cost(
+        macs=operations * (t.op_m * t.op_n * t.op_k),
+        matmul2d=operations,
+        operand_bytes=(loads * (t.warp_m * a.bytes), loads * (t.warp_n * b.bytes)),
+        output_bytes=f.M * f.N * batch * out.bytes,
+        accumulator_words=t.warp_m * t.warp_n // SIMD_WIDTH,
+        operand_words=t.fragments_m * words_a + words_b,
+    )

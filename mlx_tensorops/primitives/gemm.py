@@ -1,26 +1,21 @@
-"""Family ``gemm``: dense ``a @ b`` with f32 accumulation.
+"""Family ``gemm``: dense ``activation(alpha * (a @ b) + bias) + beta * residual`` with f32 accumulation.
 
-Dataflow ``direct`` (engine mpp): operands go from device memory straight into cooperative tensors, C stays
-in the destination cooperative tensors until it is stored, there is no threadgroup memory and no barrier.
-Operands are filled by coordinate (``get_multidimensional_index``), so no lane layout is assumed.
+What differs between its kernels is how operands reach the matrix unit: one module of ``gemm_dataflows`` each.
 """
 
 from __future__ import annotations
 
-from ..cost import Cost
-from ..dtypes import element_type, matmul2d_since
+from typing import Any, Mapping
+
+from ..dtypes import matmul2d_since
 from ..policies import gemm as table
 from ..registry import Family
-from ..rules import ceildiv
 from ..spec import GemmSpec
-from ..variant import ALIGNMENTS, SIMD_WIDTH, Variant
-from ._gemm_signature import BATCH_AXES, facts, signature
+from ..variant import Variant
+from . import gemm_dataflows
+from ._gemm_signature import BATCH_AXES, signature
 
 FLOATS = ("float16", "bfloat16", "float32")
-
-# Rows of a set, first fit first. The strided row takes any strides, so it stands last and always fits.
-ROWS = (*((layout, alignment) for alignment in ALIGNMENTS for layout in ("nn", "nt", "tn", "tt")), ("strided", "ragged"))
-
 
 def legal(spec: GemmSpec, engine: str) -> list[str]:
     """Reasons why ``engine`` cannot run ``spec``."""
@@ -47,49 +42,40 @@ def legal(spec: GemmSpec, engine: str) -> list[str]:
     return reasons
 
 
-def rows(spec: GemmSpec, engine: str, entry: table.Entry) -> tuple[Variant, ...]:
-    """The variants of one set."""
+def rows(spec: GemmSpec, engine: str, entries) -> tuple[Variant, ...]:
+    """The variants of one set: all rows of each policy entry, in the entries' order."""
+    return tuple(v for entry in entries for v in rows_of(spec, engine, entry.dataflow, entry.tile, size=entry.size, options=dict(entry.options)))
+
+
+def rows_of(spec: GemmSpec, engine: str, dataflow: str, tile, *, size: str = "", options: Mapping[str, Any] = {}) -> tuple[Variant, ...]:
+    """The variants of one dataflow and tile, one per layout and alignment it serves."""
+    flow = gemm_dataflows.dataflows()[engine, dataflow]
     # Half and bfloat operands pass relaxed_precision = true: it has no numeric meaning for them, and it is
     # the only setting anyone has measured on an M5. f32 operands keep all bits unless tf32 was asked for.
     relaxed = "float32" not in (spec.a, spec.b) or spec.precision == "tf32"
     types = (spec.a, spec.b, *spec.extras, spec.out)
     return tuple(
-        Variant("gemm", engine, entry.dataflow, entry.tile, layout, alignment, types, relaxed, spec.batched, spec.epilogue)
-        for layout, alignment in ROWS
+        Variant("gemm", engine, dataflow, tile, layout, alignment, types, relaxed, spec.batched, spec.epilogue, size, flow.options(options))
+        for layout, alignment in flow.rows
     )
 
 
-def cost(v: Variant) -> Cost:
-    """Every simdgroup loads its own rows of A and columns of B: nothing is shared between them."""
-    t = v.tile
-    a, b, out = (element_type(x) for x in (v.types[0], v.types[1], v.types[-1]))
-    f = facts(v.batched, len([name for name in v.epilogue.operands if name != "scales"]))
-    batch = f.batch[0] * f.batch[1] * f.batch[2] if v.batched else 1
-    blocks = ceildiv(f.M, t.m) * ceildiv(f.N, t.n) * batch
-    steps = ceildiv(f.K, t.op_k)
-    operations = blocks * steps * (t.simdgroups * t.fragments_m * t.fragments_n)
-    loads = blocks * steps * (t.simdgroups * t.op_k)
-    words_a = t.op_m * t.op_k * a.bytes // (4 * SIMD_WIDTH)
-    words_b = t.op_k * t.op_n * b.bytes // (4 * SIMD_WIDTH)
-    return Cost(
-        macs=operations * (t.op_m * t.op_n * t.op_k),
-        matmul2d=operations,
-        operand_bytes=(loads * (t.warp_m * a.bytes), loads * (t.warp_n * b.bytes)),
-        output_bytes=f.M * f.N * batch * out.bytes,
-        accumulator_words=t.warp_m * t.warp_n // SIMD_WIDTH,
-        operand_words=t.fragments_m * words_a + words_b,
-    )
+def cost(v: Variant):
+    """What one launch does."""
+    return gemm_dataflows.of(v).cost(v)
 
 
 def variants() -> tuple[Variant, ...]:
-    """Every variant that policy can reach."""
-    found = []
+    """Every kernel policy can reach for plain products; epilogues, batches and mixed types multiply these."""
+    found: dict[str, Variant] = {}
     for entry in table.TILES:
         for operand in FLOATS:
             for out in FLOATS:
                 for precision in ("exact", "tf32") if operand == "float32" else ("exact",):
-                    found += rows(GemmSpec(operand, operand, out, precision=precision), entry.engine, entry)
-    return tuple(found)
+                    spec = GemmSpec(operand, operand, out, precision=precision)
+                    for v in rows(spec, entry.engine, (entry,)):
+                        found.setdefault(v.key, v)
+    return tuple(found.values())
 
 
 def gradient(v: Variant, primals, cotangents, argnums):
@@ -111,10 +97,11 @@ FAMILY = Family(
     name="gemm",
     op="matmul",
     spec=GemmSpec,
-    templates={("mpp", "direct"): "gemm_mpp_direct.metal.j2"},
+    templates={key: flow.template for key, flow in gemm_dataflows.dataflows().items()},
     legal=legal,
     rows=rows,
     signature=signature,
+    context=lambda v: gemm_dataflows.of(v).context(v),
     cost=cost,
     variants=variants,
     gradient=gradient,

@@ -88,7 +88,7 @@ def context(variant: Variant, kernel_head: str) -> dict:
     strided = variant.layout == "strided"
     transpose_left, transpose_right = (False, False) if strided else (side == "t" for side in variant.layout)
     swizzle, panel = variant.option("swizzle", 0), variant.option("panel", 0)
-    return dict(
+    general = dict(
         title=_title(variant, sign),
         params_struct=msl.params_struct(sign),
         kernel_head=kernel_head,
@@ -115,6 +115,7 @@ def context(variant: Variant, kernel_head: str) -> dict:
         swizzle=swizzle, panel=panel,
         raster_text=f"groups of {2**swizzle} rows, as MLX walks" if swizzle else f"panels of {panel} rows" if panel else "the grid as it is",
     )
+    return general | registry.family(variant.family).context(variant)
 
 
 def _epilogue_text(epilogue) -> str:

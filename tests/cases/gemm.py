@@ -8,7 +8,8 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_tensorops import registry
-from mlx_tensorops.primitives.gemm import FLOATS, ROWS
+from mlx_tensorops.primitives.gemm import FLOATS
+from mlx_tensorops.primitives.gemm_dataflows import EVERY_ROW as ROWS
 from tests.covering import covering_array
 
 LAYOUTS = ("nax", "strict", "permuted", "padded")  # lane maps of cooperative tensors that hostmetal knows
@@ -105,5 +106,5 @@ def variant_of(choice: dict):
 
     family = registry.family("gemm")
     spec = GemmSpec(choice["operand"], choice["operand"], choice["out"], precision=choice["precision"])
-    rows = family.rows(spec, "mpp", resolve.tile_entry(family, spec, "mpp"))
+    rows = family.rows(spec, "mpp", resolve.tile_entries(family, spec, "mpp"))
     return next(v for v in rows if v.row == choice["row"])

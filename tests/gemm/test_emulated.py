@@ -7,7 +7,7 @@ import pytest
 import mlx_tensorops as mt
 from mlx_tensorops import hostmetal, reference, registry
 from mlx_tensorops.primitives import _enqueue
-from mlx_tensorops.primitives.gemm import ROWS
+from mlx_tensorops.primitives.gemm_dataflows import EVERY_ROW as ROWS
 from tests.cases import gemm as cases
 from tests.gemm import judge
 

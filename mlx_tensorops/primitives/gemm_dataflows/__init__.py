@@ -1,0 +1,71 @@
+"""The dataflows of family ``gemm``: how operands reach the matrix unit. One module each, found by discovery."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Callable, Mapping
+
+from ...cost import Cost
+from ...errors import RuleError, fail
+from ...variant import ALIGNMENTS, Variant
+
+# Every layout and alignment a set can have, first fit first; the strided row takes any strides and stands last.
+EVERY_ROW = (*((layout, alignment) for alignment in ALIGNMENTS for layout in ("nn", "nt", "tn", "tt")), ("strided", "ragged"))
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """One dataflow: its template, the axes it has, and what follows from a variant of it.
+
+    Attributes:
+        name: also the middle of the template's name.
+        engine: "mpp" or "simdgroup".
+        template: file in ``shaders``.
+        text: one sentence: what reaches the matrix unit how.
+        axes: option -> its values, the default first. A Variant names only options that are not at their default.
+        rows: (layout, alignment) rows it can serve, in the order in which they are tried.
+        legal: spec -> reasons why this dataflow cannot run it (beyond the family's).
+        k_step: variant -> multiple of K that its unpredicated rows need.
+        cost: variant -> Cost.
+        threadgroup_bytes: variant -> static threadgroup memory.
+        context: variant -> further values its template may name.
+    """
+
+    name: str
+    engine: str
+    template: str
+    text: str
+    cost: Callable[[Variant], Cost]
+    axes: Mapping[str, tuple] = field(default_factory=dict)
+    rows: tuple[tuple[str, str], ...] = EVERY_ROW
+    legal: Callable[[Any], list[str]] = lambda spec: []
+    k_step: Callable[[Variant], int] = lambda v: v.tile.op_k
+    threadgroup_bytes: Callable[[Variant], int] = lambda v: 0
+    context: Callable[[Variant], dict] = lambda v: {}
+
+    def options(self, chosen: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """Chosen axis values as a Variant stores them: checked, defaults left out, sorted."""
+        for axis, value in chosen.items():
+            if value not in self.axes.get(axis, ()):
+                fail("dataflow", f"{self.name} has no {axis} = {value!r}", cls=RuleError,
+                     nearest=", ".join(f"{a} in {v}" for a, v in self.axes.items()))
+        return tuple(sorted((axis, value) for axis, value in chosen.items() if value != self.axes[axis][0]))
+
+
+@lru_cache(maxsize=None)
+def dataflows() -> Mapping[tuple[str, str], Dataflow]:
+    """(engine, name) -> dataflow, of every module beside this one."""
+    found = {}
+    for info in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name):
+        if not info.name.startswith("_"):
+            flow = importlib.import_module(f"{__name__}.{info.name}").DATAFLOW
+            found[flow.engine, flow.name] = flow
+    return found
+
+
+def of(variant: Variant) -> Dataflow:
+    """The dataflow of a variant."""
+    return dataflows()[variant.engine, variant.dataflow]
