@@ -128,8 +128,13 @@ void make_variant_set(VariantSetHandle* self, const std::string& op, int inputs,
 void make_launcher(HostLauncherHandle* self, std::uintptr_t dispatch, nb::bytes options, nb::object prepare) {
   auto callback = Callback::make(std::move(prepare));
   auto through = [callback](const std::string& source, const std::string& kernel) {
-    return callback->call("preparing kernel " + kernel + ": ", [&](const nb::object& function) {
-      return nb::cast<std::uintptr_t>(function(source, kernel));
+    const auto context = "preparing kernel " + kernel + ": ";
+    return callback->call(context, [&](const nb::object& function) {
+      std::uintptr_t address = 0;
+      if (!nb::try_cast(function(source, kernel), address) || address == 0) {
+        throw std::runtime_error(context + "expected the address of its entry point");
+      }
+      return address;
     });
   };
   auto launcher = std::make_shared<HostLauncher>(

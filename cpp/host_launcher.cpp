@@ -32,9 +32,6 @@ hm_entry HostLauncher::entry(const Row& row) {
   }
   // Not under the lock: prepare takes the GIL, and a thread that holds the GIL may wait for the lock.
   const auto entry = reinterpret_cast<hm_entry>(prepare_(row.source, row.kernel));
-  if (entry == nullptr) {
-    throw std::runtime_error("[HostLauncher] prepare returned address 0 for kernel " + row.kernel);
-  }
   std::lock_guard lock(mutex_);
   return entries_.emplace(row.library, entry).first->second;
 }

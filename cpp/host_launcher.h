@@ -16,6 +16,7 @@ namespace mlx_tensorops {
 
 class HostLauncher {
  public:
+  // Compiles a kernel and returns the address of its hm_entry, never 0.
   using Prepare = std::function<std::uintptr_t(const std::string& source, const std::string& kernel)>;
 
   // options: the bytes of an hm_options. Throws std::invalid_argument on another ABI version.

@@ -52,9 +52,8 @@ std::vector<mlx::core::Shape> KernelPrimitive::output_shapes(const Arrays& input
 }
 
 bool KernelPrimitive::is_equivalent(const mlx::core::Primitive& other) const {
-  // MLX asks only primitives of the same type.
-  const auto& that = static_cast<const KernelPrimitive&>(other);
-  return variants_ == that.variants_ && launcher_ == that.launcher_;
+  const auto* that = dynamic_cast<const KernelPrimitive*>(&other);
+  return that && variants_ == that->variants_ && launcher_ == that->launcher_;
 }
 
 Arrays launch(std::shared_ptr<const VariantSet> variants, Arrays inputs,

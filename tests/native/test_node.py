@@ -174,6 +174,14 @@ def test_a_sum_over_nothing_is_zero(ext, stub):
     assert stub.prepared == []
 
 
+@pytest.mark.parametrize("stream", [
+    lambda: None, lambda: mx.cpu, lambda: mx.Device(mx.cpu), lambda: mx.default_stream(mx.cpu), lambda: mx.new_stream(mx.cpu)])
+def test_a_stream_may_be_given_in_every_form_that_mlx_takes(ext, stub, stream):
+    a, b = random(3, 4), random(4, 2)
+    assert_product(ext.launch2(variants(), a, b, stub.launcher(), stream()), a, b)
+    assert_product(ext.launch(variants(), [a, b], stub.launcher(), stream())[0], a, b)
+
+
 def test_other_streams_and_threads(ext, stub):
     launcher, set_, failures = stub.launcher(), variants(), []
 
@@ -259,8 +267,9 @@ def test_errors_of_prepare_are_the_evaluations(ext, stub):
 
     with pytest.raises(ValueError, match="preparing kernel matmul: line 3: no such function"):
         mx.eval(ext.launch2(variants(), a, b, stub.launcher(refuses), mx.cpu))
-    with pytest.raises(RuntimeError, match="prepare returned address 0 for kernel matmul"):
-        mx.eval(ext.launch2(variants(), a, b, stub.launcher(lambda s, k: 0), mx.cpu))
+    for wrong in (0, None, "0x1000", -1):
+        with pytest.raises(RuntimeError, match="preparing kernel matmul: expected the address of its entry point"):
+            mx.eval(ext.launch2(variants(), a, b, stub.launcher(lambda s, k: wrong), mx.cpu))
     assert_product(ext.launch2(variants(), a, b, stub.launcher(), mx.cpu), a, b)  # the stream lives on
 
 
