@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .rules import Rule
+from .rules import Rule, rule
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Cost:
         output_bytes: bytes stored.
         accumulator_words: 32-bit registers per lane that hold the output fragments.
         operand_words: 32-bit registers per lane that hold operand fragments at the same time.
+        barriers: threadgroup barriers, each counted once per threadgroup.
+        threadgroup_load, threadgroup_store: bytes read from and written to threadgroup memory; exact like operand_bytes.
     """
 
     macs: Rule
@@ -26,3 +28,6 @@ class Cost:
     output_bytes: Rule
     accumulator_words: int
     operand_words: int
+    barriers: Rule = rule(0)
+    threadgroup_load: Rule = rule(0)
+    threadgroup_store: Rule = rule(0)

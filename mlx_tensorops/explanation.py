@@ -25,7 +25,7 @@ class Explanation:
         tile: its tile, and the source of that choice.
         flops: 2·M·N·K·batch.
         bytes: operands and result, each counted once.
-        predicted: what the kernel does by its cost rules: matmul2d, macs, operand_bytes, registers.
+        predicted: what the kernel does by its cost rules: matmul2d, macs, bytes, barriers, registers.
         seconds: roofline bound of the device, or None where its peaks are not published.
         bound: "compute" or "memory": which of the two it is.
     """
@@ -159,4 +159,7 @@ def _predicted(cost, shapes) -> dict:
         "output_bytes": cost.output_bytes(shapes, strides),
         "accumulator_words": cost.accumulator_words,
         "operand_words": cost.operand_words,
+        "barriers": cost.barriers(shapes, strides),
+        "threadgroup_load": cost.threadgroup_load(shapes, strides),
+        "threadgroup_store": cost.threadgroup_store(shapes, strides),
     }

@@ -68,6 +68,7 @@ class Signature:
         grid: threadgroups along x, y, z.
         threads: threads per threadgroup along x.
         threadgroup_bytes: static threadgroup memory of the kernel.
+        builtins: names of the thread and threadgroup indices the kernel reads, from ``shaders.msl.BUILTINS``.
     """
 
     buffers: tuple[Buffer, ...]
@@ -79,6 +80,7 @@ class Signature:
     grid: tuple[Rule, Rule, Rule]
     threads: int
     threadgroup_bytes: int = 0
+    builtins: tuple[str, ...] = ("block", "simdgroup")
 
     def bindings(self) -> list[tuple]:
         """Buffer table in the extension's form: position = buffer index."""

@@ -38,6 +38,10 @@ TILES = (
 )
 
 
+# Kernels that are right in the emulator and that no size, layout or device reaches yet; ``why`` says what is missing.
+UNREACHED: tuple[Entry, ...] = ()
+
+
 def choose(spec, engine: str) -> tuple[Entry, ...]:
     """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
     return tuple(e for e in TILES if e.engine == engine)

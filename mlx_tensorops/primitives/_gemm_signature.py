@@ -76,6 +76,7 @@ def _folds_along(operand: int) -> Rule:
 
 def signature(v: Variant) -> Signature:
     """Arguments, geometry and preconditions of a variant."""
+    flow = gemm_dataflows.of(v)
     types = tuple(element_type(t) for t in v.types)
     names = v.epilogue.operands
     matrices = [(2 + i, name) for i, name in enumerate(names) if name != "scales"]
@@ -90,10 +91,11 @@ def signature(v: Variant) -> Signature:
         scalars=tuple(_scalars(v, f, matrices)),
         outputs=(Output(types[-1], (*batch_shape, dim(0, -2), dim(1, -1))),),
         checks=checks(v.batched, tuple(matrices)),
-        when=every(SIZES[v.size](f), layout_fits(v, f), alignment_fits(v, f)),
+        when=every(SIZES[v.size](f), layout_fits(v, f), alignment_fits(v, f), flow.fits(v, f)),
         grid=grid(v, f),
         threads=v.tile.threads,
-        threadgroup_bytes=gemm_dataflows.of(v).threadgroup_bytes(v),
+        threadgroup_bytes=flow.threadgroup_bytes(v),
+        builtins=flow.builtins,
     )
 
 

@@ -66,9 +66,9 @@ def cost(v: Variant):
 
 
 def variants() -> tuple[Variant, ...]:
-    """Every kernel policy can reach for plain products; epilogues, batches and mixed types multiply these."""
+    """Every kernel of the policy table for plain products; epilogues, batches and mixed types multiply these."""
     found: dict[str, Variant] = {}
-    for entry in table.TILES:
+    for entry in (*table.TILES, *table.UNREACHED):
         for operand in FLOATS:
             for out in FLOATS:
                 for precision in ("exact", "tf32") if operand == "float32" else ("exact",):

@@ -7,6 +7,13 @@ from ..signature import Signature
 # Fields of matmul2d_descriptor in the order of its constructor (MPPTensorOpsMatMul2d.h, SDK 26.2).
 _DESCRIPTOR_FIELDS = ("m", "n", "k", "transpose_left", "transpose_right", "relaxed_precision", "mode")
 
+# The indices a kernel can ask for: our name -> (type, Metal's attribute).
+BUILTINS = {
+    "block": ("uint3", "threadgroup_position_in_grid"),
+    "simdgroup": ("uint", "simdgroup_index_in_threadgroup"),
+    "thread_index": ("uint", "thread_index_in_threadgroup"),
+}
+
 
 def literal(value) -> str:
     """A Python value as Metal writes it."""
@@ -21,9 +28,10 @@ def descriptor(*, m, n, k, transpose_left=False, transpose_right=False, relaxed_
     """A matmul2d_descriptor expression, its fields given by name.
 
     Always multiply_accumulate on a zeroed destination: header prose and users disagree on whether
-    ``multiply`` overwrites, and both readings agree on this form.
+    ``multiply`` overwrites, and both readings agree on this form. ``k`` = 0 asks for a dynamic K (0 itself is no
+    such request in any released header).
     """
-    given = dict(m=m, n=n, k=k, transpose_left=transpose_left, transpose_right=transpose_right,
+    given = dict(m=m, n=n, k=k or "static_cast<int>(metal::dynamic_extent)", transpose_left=transpose_left, transpose_right=transpose_right,
                  relaxed_precision=relaxed_precision, mode="mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate")
     lines = []
     for field in _DESCRIPTOR_FIELDS:
@@ -48,8 +56,9 @@ def kernel_head(name: str, signature: Signature) -> str:
         const = "" if b.output else "const "
         arguments.append(f"{const}device {b.element.msl}* __restrict {b.name} [[buffer({index})]]")
     arguments.append(f"constant {signature.params}& p [[buffer({len(signature.buffers)})]]")
-    arguments.append("uint3 block [[threadgroup_position_in_grid]]")
-    arguments.append("uint simdgroup [[simdgroup_index_in_threadgroup]]")
+    for index in signature.builtins:
+        kind, attribute = BUILTINS[index]
+        arguments.append(f"{kind} {index} [[{attribute}]]")
     joined = ",\n    ".join(arguments)
     return f"[[kernel, max_total_threads_per_threadgroup({signature.threads})]] void {name}(\n    {joined}) {{"
 
@@ -58,6 +67,7 @@ def fast_kernel_prologue(signature: Signature) -> str:
     """The same names for a body that ``mx.fast.metal_kernel`` wraps: scalars come as an int64 array."""
     lines = [f"  {signature.params} p;"]
     lines += [f"  p.{s.name} = {s.c_type}(params[{i}]);" for i, s in enumerate(signature.scalars)]
-    lines.append("  const uint3 block = threadgroup_position_in_grid;")
-    lines.append("  const uint simdgroup = simdgroup_index_in_threadgroup;")
+    for index in signature.builtins:
+        kind, attribute = BUILTINS[index]
+        lines.append(f"  const {kind} {index} = {attribute};")
     return "\n".join(lines)

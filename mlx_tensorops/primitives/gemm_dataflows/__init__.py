@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping
 
 from ...cost import Cost
 from ...errors import RuleError, fail
+from ...rules import Rule, rule
 from ...variant import ALIGNMENTS, Variant
 
 # Every layout and alignment a set can have, first fit first; the strided row takes any strides and stands last.
@@ -32,6 +33,8 @@ class Dataflow:
         cost: variant -> Cost.
         threadgroup_bytes: variant -> static threadgroup memory.
         context: variant -> further values its template may name.
+        fits: variant, facts of the problem -> rule beyond layout and alignment that its rows need.
+        builtins: see Signature.
     """
 
     name: str
@@ -45,6 +48,8 @@ class Dataflow:
     k_step: Callable[[Variant], int] = lambda v: v.tile.op_k
     threadgroup_bytes: Callable[[Variant], int] = lambda v: 0
     context: Callable[[Variant], dict] = lambda v: {}
+    fits: Callable[[Variant, Any], Rule] = lambda v, f: rule(1)
+    builtins: tuple[str, ...] = ("block", "simdgroup")
 
     def options(self, chosen: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         """Chosen axis values as a Variant stores them: checked, defaults left out, sorted."""

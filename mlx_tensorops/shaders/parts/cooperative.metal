@@ -14,8 +14,9 @@ inline void locate(thread CT& ct, thread Offset* at, long row_stride, long colum
   }
 }
 
-template <typename CT, typename T, typename Offset>
-inline void fill(thread CT& ct, const device T* origin, thread const Offset* at) {
+// From device or threadgroup memory.
+template <typename CT, typename Pointer, typename Offset>
+inline void fill(thread CT& ct, Pointer origin, thread const Offset* at) {
 #pragma clang loop unroll(full)
   for (ushort i = 0; i < ct.get_capacity(); ++i) {
     ct[i] = origin[at[i]];
