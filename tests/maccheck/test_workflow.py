@@ -110,7 +110,14 @@ def python(*arguments):
 
 def test_check_install_accepts_this_installation():
     done = python("tools/ci/check_install.py")
-    assert done.returncode == 0 and "built for mlx" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "built for mlx" in done.stdout and "all data files are there" in done.stdout
+
+
+def test_check_install_notices_missing_data(tmp_path):
+    code = "import sys; sys.path.insert(0, 'tools/ci'); import check_install, pathlib; print(*check_install.missing(pathlib.Path(sys.argv[1])))"
+    said = python("-c", code, tmp_path).stdout
+    assert "gemm_mpp_direct.metal.j2" in said and "hm_abi.h" in said
 
 
 @pytest.fixture(scope="module")
