@@ -16,6 +16,7 @@ import platform
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from . import config
 from .errors import TensorOpsError, fail
@@ -143,8 +144,18 @@ def of_stream(stream=None) -> DeviceProfile:
     return forced() or _detect(is_gpu(stream))
 
 
+@lru_cache(maxsize=1)
+def has_gpu() -> bool:
+    """Whether this MLX has a GPU at all; a machine does not grow one."""
+    import mlx.core as mx
+
+    return mx.metal.is_available() or mx.cuda.is_available()
+
+
 def is_gpu(stream=None) -> bool:
     """Whether a stream, a Device, a DeviceType or None (the default device) means the GPU."""
+    if not has_gpu():
+        return False
     import mlx.core as mx
 
     if stream is None:

@@ -56,6 +56,7 @@ def _launcher(active: Active) -> Any:
     return _native.ext().HostLauncher(active.dispatch_address(), active.options_bytes(), active.prepare)
 
 
+_interned: dict[Active, Active] = {}  # equal choices are the same object, so that callers may compare identities
 _current: contextvars.ContextVar[Active | None] = contextvars.ContextVar("hostmetal_active", default=None)
 
 
@@ -76,6 +77,7 @@ def active(layout: str = "nax", checked: bool = False, *, sdk: str = "26.4", dia
         if name not in known:
             fail("hostmetal", f"{name}= is no option of active()", nearest=", ".join(sorted(known)))
     chosen = Active(checked, Options(**{"isolate": False, "layout": layout, **options}), sdk, dialect)
+    chosen = _interned.setdefault(chosen, chosen)
     token = _current.set(chosen)
     try:
         yield chosen

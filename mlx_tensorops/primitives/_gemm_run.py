@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from .. import guards
+from .. import device, guards
 from ..epilogues import ACTIVATIONS
 from ..errors import EngineError, fail
 from ..signature import of as signature_of
@@ -57,6 +57,8 @@ def _launcher(decision) -> Callable:
     if active is None:
         return lambda a, b, bias, residual, scales, stream: launch2(variants, a, b, None, stream)
     launcher, cpu_stream = active.launcher(), _enqueue.cpu_stream
+    if not device.has_gpu():
+        return lambda a, b, bias, residual, scales, stream: launch2(variants, a, b, launcher, stream)
     return lambda a, b, bias, residual, scales, stream: launch2(variants, a, b, launcher, cpu_stream(stream))
 
 
@@ -112,24 +114,29 @@ def _mlx(decision) -> Callable:
 
     spec, product = decision.spec, mx.matmul
     epilogue = spec.epilogue
-    natural, out = mx.result_type(getattr(mx, spec.a), getattr(mx, spec.b)), getattr(mx, spec.out)
+    natural, out = mx.result_type(_dtype(mx, spec.a), _dtype(mx, spec.b)), _dtype(mx, spec.out)
     if out == natural and not epilogue:
         return lambda a, b, bias, residual, scales, stream: product(a, b, stream=stream)
-    if epilogue.residual and not epilogue.bias and epilogue.activation is None and out == mx.result_type(natural, getattr(mx, spec.extras[0])):
-        addmm = mx.addmm
-        return lambda a, b, bias, residual, scales, stream: addmm(residual, a, b, *(scales or (1.0, 1.0)), stream=stream)
     # One rounding, at the end: MLX's own half result would be rounded before the epilogue or the cast.
     work = mx.complex64 if natural == mx.complex64 else mx.float32
+    plain_addmm = epilogue.operands[:1] == ("residual",) and epilogue.activation is None and out == mx.result_type(natural, _dtype(mx, spec.extras[0]))
 
     def run(a, b, bias, residual, scales, stream):
         result = _gemm_guard.result_shape(a.shape, b.shape)
         for name, x in (("bias", bias), ("residual", residual)):
             if x is not None:
                 _gemm_guard.broadcasts_to(name, x.shape, result)
+        if plain_addmm and len(result) == max(a.ndim, b.ndim):
+            return mx.addmm(residual, a, b, *(scales or (1.0, 1.0)), stream=stream)
         with mx.stream(mx.default_device() if stream is None else stream):
             return formula(mx, epilogue, work, a, b, bias, residual, scales).astype(out)
 
     return run
+
+
+def _dtype(mx, name: str):
+    """MLX's dtype of a name; bool is the one whose attribute is called otherwise."""
+    return getattr(mx, "bool_" if name == "bool" else name)
 
 
 def formula(mx, epilogue, work, a, b, bias, residual, scales):

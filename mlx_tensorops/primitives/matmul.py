@@ -23,7 +23,7 @@ class Plan(NamedTuple):
 
 
 _plans: dict[tuple, Plan] = {}
-_forced, _emulator = device.forced_here, _enqueue.emulator
+_forced, _is_gpu, _emulator = device.forced_here, device.is_gpu, _enqueue.emulator
 
 
 def matmul(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=None, activation=None, residual=None, stream=None):
@@ -54,7 +54,7 @@ def matmul(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=None,
     try:
         key = (
             a.dtype, b.dtype, a.ndim, b.ndim, out_dtype, precision, engine, bias is None, activation, residual is None,
-            _on_gpu(stream), _forced(), _emulator(),
+            _is_gpu(stream), _forced(), id(_emulator()),  # hostmetal keeps equal choices as one object, for good
         )
         plan = _plans.get(key)
     except (AttributeError, TypeError):
@@ -104,17 +104,6 @@ def describe(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=Non
     return decision, (a.shape, b.shape)
 
 
-def _on_gpu(stream) -> bool:
-    global _on_gpu
-    import mlx.core as mx
-
-    if not (mx.metal.is_available() or mx.cuda.is_available()):
-        _on_gpu = lambda stream: False  # noqa: E731  a machine does not grow a GPU
-    else:
-        _on_gpu = device.is_gpu
-    return _on_gpu(stream)
-
-
 def _make_plan(a, b, out_dtype, precision, engine, bias, activation, residual, scaled, stream) -> Plan:
     spec = _spec(a, b, out_dtype, precision, bias, activation, residual, scaled)
     decision = resolve.resolve(FAMILY.name, spec, engine, _enqueue.context(stream))
@@ -122,14 +111,13 @@ def _make_plan(a, b, out_dtype, precision, engine, bias, activation, residual, s
 
 
 def _plan(decision, emulation) -> Plan:
-    cached = _by_decision.get((id(decision), emulation))
-    if cached is None:
-        cached = Plan(decision, _gemm_guard.of(decision), _gemm_run.runner(decision))
-        _by_decision[id(decision), emulation] = cached  # resolve() keeps the decision alive
-    return cached
+    key = id(decision), id(emulation)
+    if key not in _by_decision:
+        _by_decision[key] = Plan(decision, _gemm_guard.of(decision), _gemm_run.runner(decision))
+    return _by_decision[key]
 
 
-_by_decision: dict[tuple, Plan] = {}
+_by_decision: dict[tuple[int, int], Plan] = {}  # a plan keeps its decision alive, so no id is used twice
 
 
 def _spec(a, b, out_dtype, precision, bias, activation, residual, scaled) -> GemmSpec:
@@ -144,7 +132,7 @@ def _spec(a, b, out_dtype, precision, bias, activation, residual, scaled) -> Gem
              instead="convert one of them, e.g. a.astype(mx.float32)", cls=DTypeError)
     if out_dtype is not None and not isinstance(out_dtype, mx.Dtype):
         fail(OP, f"out_dtype {out_dtype!r} is no MLX dtype", nearest="mx.float16, mx.bfloat16, mx.float32", cls=DTypeError)
-    if natural == mx.complex64 and out_dtype not in (None, mx.complex64):
+    if natural == mx.complex64 and out_dtype is not None and out_dtype != mx.complex64:
         fail(OP, f"out_dtype {_name(out_dtype)} would drop the imaginary part of a complex product", nearest="mx.complex64",
              instead="take mx.real of the result", cls=DTypeError)
     extras = [_name(x.dtype) for x in (bias, residual) if x is not None] + ["float32"] * scaled
