@@ -117,3 +117,16 @@ HM_PACKED_NAMES(float)
 #undef HM_PACKED_NAMES
 
 }  // namespace metal
+
+HM_GLOBAL(packed_char)
+HM_GLOBAL(packed_uchar)
+HM_GLOBAL(packed_short)
+HM_GLOBAL(packed_ushort)
+HM_GLOBAL(packed_int)
+HM_GLOBAL(packed_uint)
+HM_GLOBAL(packed_long)
+HM_GLOBAL(packed_ulong)
+HM_GLOBAL(packed_half)
+HM_GLOBAL(packed_bfloat)
+HM_GLOBAL(packed_float)
+#undef HM_GLOBAL

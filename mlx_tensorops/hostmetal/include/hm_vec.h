@@ -281,5 +281,21 @@ struct array {
 
 }  // namespace metal
 
-// Metal declares the vector types, as_type and the scalar helpers where every kernel sees them unqualified.
-using namespace metal;
+// What Metal's headers make visible without `using namespace metal`: the vector types and as_type.
+#define HM_GLOBAL(T)  \
+  using metal::T##2;  \
+  using metal::T##3;  \
+  using metal::T##4;
+HM_GLOBAL(bool)
+HM_GLOBAL(char)
+HM_GLOBAL(uchar)
+HM_GLOBAL(short)
+HM_GLOBAL(ushort)
+HM_GLOBAL(int)
+HM_GLOBAL(uint)
+HM_GLOBAL(long)
+HM_GLOBAL(ulong)
+HM_GLOBAL(half)
+HM_GLOBAL(bfloat)
+HM_GLOBAL(float)
+using metal::as_type;
