@@ -3,28 +3,76 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
+from collections import Counter
 from typing import Callable, Mapping, Sequence
 
+SAMPLE = 120  # candidates looked at per chosen row: more give slightly fewer rows and take longer
+LIMIT = 20_000  # full rows enumerated; of a larger product so many are drawn, enough to meet every pair and triple
 
-def covering_array(axes: Mapping[str, Sequence], *, strength: int = 2, seed: int = 0, legal: Callable[[dict], bool] = lambda row: True) -> list[dict]:
+
+def covering_array(
+    axes: Mapping[str, Sequence],
+    *,
+    strength: int = 2,
+    seed: int = 0,
+    at_least: int = 1,
+    legal: Callable[[dict], bool] = lambda row: True,
+) -> list[dict]:
     """Rows that cover every legal combination of `strength` axes, chosen greedily and reproducibly.
 
-    A combination is legal when some full row that contains it is legal. The axes are small here, so full rows are enumerated.
+    Args:
+        axes: name -> values.
+        at_least: every single value occurs in so many rows, or in all legal rows that have it.
+        legal: whether a full row can exist.
     """
     names = list(axes)
-    candidates = [row for row in (dict(zip(names, values)) for values in itertools.product(*axes.values())) if legal(row)]
-    groups = list(itertools.combinations(names, strength))
+    source = random.Random(seed)
+    candidates = _candidates(axes, legal, source)
+    groups = list(itertools.combinations(names, min(strength, len(names))))
 
     def combinations(row):
-        return {(group, tuple(row[name] for name in group)) for group in groups}
+        return [(group, tuple(row[name] for name in group)) for group in groups]
 
-    todo = set().union(*map(combinations, candidates)) if candidates else set()
-    order = random.Random(seed)
-    order.shuffle(candidates)
-    chosen = []
+    todo: dict[tuple, list[int]] = {}  # combination -> candidates that have it
+    for index, row in enumerate(candidates):
+        for combination in combinations(row):
+            todo.setdefault(combination, []).append(index)
+    chosen: list[int] = []
     while todo:
-        best = max(candidates, key=lambda row: len(combinations(row) & todo))
+        open_one = next(iter(todo))  # always one that is still missing, so that every step makes progress
+        having = todo[open_one]
+        sample = having if len(having) <= SAMPLE else source.sample(having, SAMPLE)
+        best = max(sample, key=lambda i: sum(c in todo for c in combinations(candidates[i])))
         chosen.append(best)
-        todo -= combinations(best)
-    return chosen
+        for combination in combinations(candidates[best]):
+            todo.pop(combination, None)
+    _top_up(candidates, chosen, names, at_least, source)
+    return [candidates[i] for i in chosen]
+
+
+def _candidates(axes, legal, source: random.Random) -> list[dict]:
+    if math.prod(map(len, axes.values())) <= LIMIT:
+        rows = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
+        source.shuffle(rows)
+        return [row for row in rows if legal(row)]
+    found: dict[tuple, dict] = {}
+    for _ in range(100 * LIMIT):
+        row = {name: source.choice(values) for name, values in axes.items()}
+        if legal(row):
+            found[tuple(row.values())] = row
+        if len(found) == LIMIT:
+            break
+    return list(found.values())
+
+
+def _top_up(candidates, chosen: list[int], names, at_least: int, source: random.Random) -> None:
+    seen = Counter((name, candidates[i][name]) for i in chosen for name in names)
+    for name in names:
+        for value in dict.fromkeys(row[name] for row in candidates):
+            having = [i for i, row in enumerate(candidates) if row[name] == value and i not in set(chosen)]
+            source.shuffle(having)
+            for index in having[: max(0, at_least - seen[name, value])]:
+                chosen.append(index)
+                seen.update((n, candidates[index][n]) for n in names)
