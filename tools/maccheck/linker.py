@@ -30,11 +30,29 @@ def _unpack(root: Path) -> None:
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise fetch.Unreachable(f"no ld64.lld on PATH; {hint}")
     draft = fetch.fresh(root)
-    done = subprocess.run(["apt-get", "download", *PACKAGES], cwd=draft, capture_output=True, text=True)
+    failure = _download(draft, []) and _download(draft, _own_lists(draft))
     archives = sorted(draft.glob("*.deb"))
-    if done.returncode or len(archives) != len(PACKAGES):
-        raise fetch.Unreachable(f"apt-get download {' '.join(PACKAGES)}: {done.stderr.strip()[-400:]}; {hint}")
+    if failure or len(archives) != len(PACKAGES):
+        raise fetch.Unreachable(f"apt-get download {' '.join(PACKAGES)}: {failure}; {hint}")
     for archive in archives:
         subprocess.run(["dpkg-deb", "-x", str(archive), str(draft)], check=True)
         archive.unlink()
+    for leftover in ("lists", "cache"):
+        shutil.rmtree(draft / leftover, ignore_errors=True)
     fetch.publish(draft, root)
+
+
+def _download(folder: Path, options: list[str]) -> str:
+    """The error, or "" when the packages are in the folder."""
+    done = subprocess.run(["apt-get", *options, "download", *PACKAGES], cwd=folder, capture_output=True, text=True)
+    return done.stderr.strip()[-400:] or "failed" if done.returncode else ""
+
+
+def _own_lists(folder: Path) -> list[str]:
+    """Options under which apt knows the packages: a fresh container has no lists, and only root may fetch them."""
+    lists, cache = folder / "lists", folder / "cache"
+    (lists / "partial").mkdir(parents=True)
+    cache.mkdir()
+    options = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}"]
+    subprocess.run(["apt-get", *options, "update"], capture_output=True)
+    return options
