@@ -27,20 +27,21 @@ class Case:
     b: str = "rows"
 
 
-# One case per row of a set. Sizes are no multiples of each other, so that swapped extents show.
+# One case per row that serves every size: more rows and columns than the classes of policies/gemm.py for few of them.
+# Sizes are no multiples of each other, so that swapped extents show.
 ROW_CASES = {
     "nn/aligned": Case("nn/aligned", 128, 256, 48),
     "nt/aligned": Case("nt/aligned", 64, 256, 80, b="columns"),
     "tn/aligned": Case("tn/aligned", 128, 128, 32, a="columns"),
     "tt/aligned": Case("tt/aligned", 64, 256, 48, a="columns", b="columns"),
     "nn/ragged_m": Case("nn/ragged_m", 70, 128, 64),
-    "nt/ragged_m": Case("nt/ragged_m", 9, 256, 32, b="columns"),
+    "nt/ragged_m": Case("nt/ragged_m", 41, 256, 32, b="columns"),
     "tn/ragged_m": Case("tn/ragged_m", 33, 128, 48, a="columns"),
     "tt/ragged_m": Case("tt/ragged_m", 130, 128, 16, a="columns", b="columns"),
     "nn/ragged": Case("nn/ragged", 67, 150, 37),
     "nt/ragged": Case("nt/ragged", 33, 97, 50, b="columns"),
     "tn/ragged": Case("tn/ragged", 41, 140, 19, a="columns"),
-    "tt/ragged": Case("tt/ragged", 100, 31, 45, a="columns", b="columns"),
+    "tt/ragged": Case("tt/ragged", 100, 71, 45, a="columns", b="columns"),
     "strided/ragged": Case("strided/ragged", 80, 130, 40, a="every_other"),
 }
 
@@ -50,29 +51,29 @@ EDGE_SIZES = ((1, 1, 1), (1, 128, 16), (16, 32, 16), (63, 127, 15), (64, 128, 16
 VIEWS = ("rows", "columns", "offset", "gap", "every_other", "repeated", "reversed", "one_column_repeated")
 
 
-def make(view: str, rows: int, columns: int, dtype: str, rng: np.random.Generator, scale: float = 1.0) -> mx.array:
-    """A ``rows`` x ``columns`` array of normal values that reaches a kernel through the named view."""
+def make(view: str, rows: int, columns: int, dtype: str, rng: np.random.Generator, scale: float = 1.0, lead: tuple[int, ...] = ()) -> mx.array:
+    """``[*lead, rows, columns]`` normal values that reach a kernel through the named view."""
     kind = getattr(mx, dtype)
 
     def normal(*shape):
-        return mx.array(rng.normal(size=shape, scale=scale).astype(np.float32)).astype(kind)
+        return mx.array(rng.normal(size=(*lead, *shape), scale=scale).astype(np.float32)).astype(kind)
 
     if view == "rows":
         return normal(rows, columns)
     if view == "columns":  # stored transposed
-        return normal(columns, rows).T
+        return normal(columns, rows).swapaxes(-1, -2)
     if view == "offset":  # begins one element into its buffer: 2-byte alignment for half types
-        return normal(rows * columns + 1)[1:].reshape(rows, columns)
+        return mx.array(rng.normal(size=int(np.prod(lead)) * rows * columns + 1, scale=scale).astype(np.float32)).astype(kind)[1:].reshape(*lead, rows, columns)
     if view == "gap":  # rows further apart than they are long
-        return normal(rows, columns + 5)[:, :columns]
+        return normal(rows, columns + 5)[..., :columns]
     if view == "every_other":  # no unit stride
-        return normal(rows, 2 * columns)[:, ::2]
+        return normal(rows, 2 * columns)[..., ::2]
     if view == "repeated":  # row stride 0
-        return mx.broadcast_to(normal(1, columns), (rows, columns))
+        return mx.broadcast_to(normal(1, columns), (*lead, rows, columns))
     if view == "one_column_repeated":  # column stride 0
-        return mx.broadcast_to(normal(rows, 1), (rows, columns))
+        return mx.broadcast_to(normal(rows, 1), (*lead, rows, columns))
     if view == "reversed":  # negative strides
-        return normal(rows, columns)[::-1, ::-1]
+        return normal(rows, columns)[..., ::-1, ::-1]
     raise ValueError(view)
 
 

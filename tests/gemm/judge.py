@@ -7,18 +7,19 @@ import numpy as np
 
 import mlx_tensorops as mt
 from mlx_tensorops import hostmetal, reference, registry
+from mlx_tensorops.epilogues import ACTIVATIONS, apply_float64
 from tests.cases import gemm as cases
 
 
 def run(choice: dict, case: cases.Case, seed: int, *, layout: str, checked: bool = False, scale: float = 1.0, **adversary):
-    """(result, dispatch record) of one case in one emulation; exactly one kernel must have run, the expected row."""
+    """(a, b, result, dispatch record) of one case through ``matmul``; exactly one kernel must have run, the expected row."""
     a, b = cases.operands(case, choice["operand"], seed, scale)
     mx.eval(a, b)
     with hostmetal.active(layout=layout, checked=checked, **adversary), mt.trace() as trace:
         c = mt.matmul(a, b, engine="mpp", out_dtype=getattr(mx, choice["out"]), precision=choice["precision"])
         mx.eval(c)
     (dispatch,) = trace.dispatches
-    assert dispatch["row"] == case.row and dispatch["backend"] == "hostmetal"
+    assert dispatch["row"].endswith(case.row) and dispatch["backend"] == "hostmetal"
     assert [call.engine for call in trace.calls] == ["mpp"]
     return a, b, c, dispatch
 
@@ -26,25 +27,42 @@ def run(choice: dict, case: cases.Case, seed: int, *, layout: str, checked: bool
 def errors_over_bound(a, b, c, out: str, relaxed_f32: bool = False) -> float:
     """Largest |error| / bound over all elements; at most 1 for a right kernel."""
     difference = np.abs(reference.to_float64(c) - reference.gemm(a, b))
-    bound = reference.gemm_bound(a, b, out, relaxed_f32=relaxed_f32)
+    return _ratio(difference, reference.gemm_bound(a, b, out, relaxed_f32=relaxed_f32))
+
+
+def epilogue_over_bound(a, b, c, out: str, epilogue, *, bias=None, residual=None, alpha=1.0, beta=1.0) -> float:
+    """The same for ``activation(alpha a b + bias) + beta residual``: the accumulation's bound, widened by the activation's
+    slope, a few f32 operations, and one rounding."""
+    extra = {n: reference.to_float64(x) for n, x in (("bias", bias), ("residual", residual)) if x is not None}
+    want = apply_float64(np, epilogue, reference.gemm(a, b), alpha=alpha, beta=beta, **extra)
+    slope = ACTIVATIONS[epilogue.activation].slope if epilogue.activation else 1.0
+    accumulated = abs(alpha) * slope * reference.gemm_bound(a, b, "float32")
+    f32_work = 8 * reference.F32_UNIT * (1 + np.abs(want) + sum(np.abs(x) for x in extra.values()))
+    rounding = reference.element_type(out).epsilon / 2 * np.abs(want) + 2.0**-25
+    assert c.shape == want.shape
+    return _ratio(np.abs(reference.to_float64(c) - want), accumulated + f32_work + rounding)
+
+
+def _ratio(difference, bound) -> float:
     assert np.all(np.isfinite(difference)), "not finite"
     return float(np.max(difference / np.maximum(bound, np.finfo(np.float64).tiny))) if difference.size else 0.0
 
 
-def counters_as_predicted(choice: dict, case: cases.Case, dispatch: dict, layout: str) -> None:
-    """Matrix operations always; operand and output bytes where the checked build counted them and the row is aligned."""
-    variant = cases.variant_of(choice)
+def counters_as_predicted(variant, shapes, dispatch: dict, layout: str) -> None:
+    """Matrix operations always; bytes where the checked build counted them and the row is aligned."""
     cost = registry.family("gemm").cost(variant)
-    shapes = ((case.m, case.k), (case.k, case.n))
+    strides = [tuple(int(np.prod(s[i + 1:])) for i in range(len(s))) for s in shapes]
     counters = dispatch["counters"]
-    issued = cost.matmul2d(shapes)
-    if variant.alignment == "aligned":
-        assert counters["matmul2d"] == issued
-        assert counters["macs"] == cost.macs(shapes) == case.m * case.n * case.k
-        if counters["device_load"][0] and layout != "padded":  # slots that are no element load one, too
-            assert counters["device_load"][:2] == [rule(shapes) for rule in cost.operand_bytes]
-            assert counters["device_store"][2] == cost.output_bytes(shapes)
-            assert counters["threadgroup_load"] == counters["threadgroup_store"] == 0
-    else:
-        assert 0 < counters["matmul2d"] <= issued, "simdgroups wholly outside return early"
-    assert counters["barriers"] == 0 and counters["threadgroup_bytes"] == 0
+    name = "matmul2d" if variant.engine == "mpp" else "mma8x8"
+    issued = getattr(cost, name)(shapes, strides)
+    if variant.alignment != "aligned":
+        assert 0 < counters[name] <= issued, "simdgroups wholly outside return early"
+        return
+    assert counters[name] == issued
+    assert counters["macs"] == cost.macs(shapes, strides)
+    assert counters["barriers"] == cost.barriers(shapes, strides)
+    if any(counters["device_load"]) and layout != "padded":  # slots that are no element load one, too
+        assert counters["device_load"][: len(cost.operand_bytes)] == [rule(shapes, strides) for rule in cost.operand_bytes]
+        assert sum(counters["device_store"]) == cost.output_bytes(shapes, strides)
+        assert counters["threadgroup_load"] == cost.threadgroup_load(shapes, strides)
+        assert counters["threadgroup_store"] == cost.threadgroup_store(shapes, strides)

@@ -27,7 +27,7 @@ def _values(choice: dict) -> None:
     for number, layout in enumerate(cases.LAYOUTS):
         a, b, c, dispatch = judge.run(choice, case, seed=number, layout=layout)
         assert judge.errors_over_bound(a, b, c, choice["out"]) <= 1, layout
-        judge.counters_as_predicted(choice, case, dispatch, layout)
+        judge.counters_as_predicted(cases.variant_of(choice), (a.shape, b.shape), dispatch, layout)
 
 
 def _checked(choice: dict) -> None:
@@ -35,7 +35,7 @@ def _checked(choice: dict) -> None:
     for layout in ("nax", "padded"):
         a, b, c, dispatch = judge.run(choice, case, seed=9, layout=layout, checked=True)
         assert judge.errors_over_bound(a, b, c, choice["out"]) <= 1
-        judge.counters_as_predicted(choice, case, dispatch, layout)
+        judge.counters_as_predicted(cases.variant_of(choice), (a.shape, b.shape), dispatch, layout)
 
 
 def _fuzz(seed: int) -> None:
