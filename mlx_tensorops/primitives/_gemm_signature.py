@@ -95,7 +95,7 @@ def signature(v: Variant) -> Signature:
         grid=grid(v, f),
         threads=v.tile.threads,
         threadgroup_bytes=flow.threadgroup_bytes(v),
-        builtins=flow.builtins,
+        builtins=flow.builtins(v) if callable(flow.builtins) else flow.builtins,
     )
 
 

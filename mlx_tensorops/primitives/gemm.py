@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from ..dtypes import matmul2d_since
+from ..errors import RuleError, fail
 from ..policies import gemm as table
 from ..registry import Family
 from ..spec import GemmSpec
@@ -50,6 +51,9 @@ def rows(spec: GemmSpec, engine: str, entries) -> tuple[Variant, ...]:
 def rows_of(spec: GemmSpec, engine: str, dataflow: str, tile, *, size: str = "", options: Mapping[str, Any] = {}) -> tuple[Variant, ...]:
     """The variants of one dataflow and tile, one per layout and alignment it serves."""
     flow = gemm_dataflows.dataflows()[engine, dataflow]
+    reasons = flow.legal(spec, options)
+    if reasons:
+        fail("gemm", f"dataflow {dataflow}: {'; '.join(reasons)}", cls=RuleError)
     # Half and bfloat operands pass relaxed_precision = true: it has no numeric meaning for them, and it is
     # the only setting anyone has measured on an M5. f32 operands keep all bits unless tf32 was asked for.
     relaxed = "float32" not in (spec.a, spec.b) or spec.precision == "tf32"
@@ -73,6 +77,8 @@ def variants() -> tuple[Variant, ...]:
             for out in FLOATS:
                 for precision in ("exact", "tf32") if operand == "float32" else ("exact",):
                     spec = GemmSpec(operand, operand, out, precision=precision)
+                    if gemm_dataflows.dataflows()[entry.engine, entry.dataflow].legal(spec, dict(entry.options)):
+                        continue
                     for v in rows(spec, entry.engine, (entry,)):
                         found.setdefault(v.key, v)
     return tuple(found.values())

@@ -96,6 +96,7 @@ def context(variant: Variant, kernel_head: str) -> dict:
         ragged_m=variant.alignment != "aligned",
         ragged_n=variant.alignment == "ragged",
         ragged_k=variant.alignment == "ragged",
+        leave_together=False,  # whether simdgroups wait for each other, so that only whole threadgroups may return early
         offset_type="long" if strided else "int",
         descriptor=msl.descriptor(m=tile.op_m, n=tile.op_n, k=tile.op_k, transpose_left=transpose_left,
                                   transpose_right=transpose_right, relaxed_precision=variant.relaxed),

@@ -28,13 +28,13 @@ class Dataflow:
         text: one sentence: what reaches the matrix unit how.
         axes: option -> its values, the default first. A Variant names only options that are not at their default.
         rows: (layout, alignment) rows it can serve, in the order in which they are tried.
-        legal: spec -> reasons why this dataflow cannot run it (beyond the family's).
+        legal: spec, options -> reasons why this dataflow cannot run it (beyond the family's).
         k_step: variant -> multiple of K that its unpredicated rows need.
         cost: variant -> Cost.
         threadgroup_bytes: variant -> static threadgroup memory.
         context: variant -> further values its template may name.
         fits: variant, facts of the problem -> rule beyond layout and alignment that its rows need.
-        builtins: see Signature.
+        builtins: see Signature; a function of the variant where they depend on an axis.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Dataflow:
     cost: Callable[[Variant], Cost]
     axes: Mapping[str, tuple] = field(default_factory=dict)
     rows: tuple[tuple[str, str], ...] = EVERY_ROW
-    legal: Callable[[Any], list[str]] = lambda spec: []
+    legal: Callable[[Any, Mapping[str, Any]], list[str]] = lambda spec, options: []
     k_step: Callable[[Variant], int] = lambda v: v.tile.op_k
     threadgroup_bytes: Callable[[Variant], int] = lambda v: 0
     context: Callable[[Variant], dict] = lambda v: {}
     fits: Callable[[Variant, Any], Rule] = lambda v, f: rule(1)
-    builtins: tuple[str, ...] = ("block", "simdgroup")
+    builtins: tuple[str, ...] | Callable[[Variant], tuple[str, ...]] = ("block", "simdgroup")
 
     def options(self, chosen: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         """Chosen axis values as a Variant stores them: checked, defaults left out, sorted."""

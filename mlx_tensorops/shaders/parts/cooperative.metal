@@ -36,13 +36,7 @@ inline void fill_tail(thread CT& ct, const device T* origin, thread const Offset
   }
 }
 
-template <typename CT>
-inline void zero(thread CT& ct) {
-#pragma clang loop unroll(full)
-  for (ushort i = 0; i < ct.get_capacity(); ++i) {
-    ct[i] = 0.0f;
-  }
-}
+{% include "parts/zero.metal" %}
 
 // Rounds once, after the epilogue. `row0` and `column0` place the fragment in C.
 template <bool MASK_ROWS, bool MASK_COLUMNS, typename CT, typename T, typename E>
