@@ -11,6 +11,7 @@ _DESCRIPTOR_FIELDS = ("m", "n", "k", "transpose_left", "transpose_right", "relax
 BUILTINS = {
     "block": ("uint3", "threadgroup_position_in_grid"),
     "simdgroup": ("uint", "simdgroup_index_in_threadgroup"),
+    "lane": ("uint", "thread_index_in_simdgroup"),
     "thread_index": ("uint", "thread_index_in_threadgroup"),
 }
 
