@@ -46,7 +46,7 @@ def _variants(entry_name: str, operands, out: str, precision: str, epilogue: str
     rank = 3 if batched else 2
     spec = GemmSpec(*operands, out, rank, rank, precision, _epilogue(epilogue), _extras(epilogue, out))
     flow = gemm_dataflows.dataflows()[entry.engine, entry.dataflow]
-    if gemm.legal(spec, entry.engine) or flow.legal(spec):
+    if gemm.legal(spec, entry.engine) or flow.legal(spec, dict(options)):
         return {}
     return {v.row: v for v in gemm.rows_of(spec, entry.engine, entry.dataflow, entry.tile, options=dict(options))}
 
@@ -92,6 +92,8 @@ class Choice:
             m = v.tile.m + 5
         elif self.edge == "ragged":
             m, n, k = v.tile.m + 3, v.tile.n + 13, 2 * step + 5
+        if v.option("fill", "") == "nax":  # rows a whole number of vectors apart
+            m, n, k = (-(-size // 4) * 4 for size in (m, n, k))
         lead = (1, 2, 3) if self.batched else ()
         a_view, b_view = ("every_other", "gap") if self.layout == "strided" else (VIEW[side] for side in self.layout)
         a = make(a_view, m, k, self.operands[0], rng, lead=lead)
