@@ -29,7 +29,8 @@ class Tile:
     Attributes:
         m, n: rows and columns of the output that one threadgroup computes.
         simdgroups_m, simdgroups_n: grid of simdgroups that share the block.
-        op_m, op_n, op_k: extents of one matmul2d (or simdgroup_matrix) operation.
+        op_m, op_n, op_k: extents of one matmul2d (or simdgroup_matrix) operation; op_k = 0: K is known at run time only.
+        cooperating: simdgroups that execute one operation together.
     """
 
     m: int
@@ -39,6 +40,7 @@ class Tile:
     op_m: int
     op_n: int
     op_k: int
+    cooperating: int = 1
 
     def __post_init__(self):
         if self.m % (self.simdgroups_m * self.op_m) or self.n % (self.simdgroups_n * self.op_n):
@@ -49,7 +51,7 @@ class Tile:
 
     @property
     def simdgroups(self) -> int:
-        return self.simdgroups_m * self.simdgroups_n
+        return self.simdgroups_m * self.simdgroups_n * self.cooperating
 
     @property
     def threads(self) -> int:
@@ -77,7 +79,8 @@ class Tile:
 
     @property
     def name(self) -> str:
-        return f"bm{self.m}_bn{self.n}_sg{self.simdgroups_m}x{self.simdgroups_n}_op{self.op_m}x{self.op_n}x{self.op_k}"
+        together = f"x{self.cooperating}" if self.cooperating > 1 else ""
+        return f"bm{self.m}_bn{self.n}_sg{self.simdgroups_m}x{self.simdgroups_n}{together}_op{self.op_m}x{self.op_n}x{self.op_k or 'K'}"
 
 
 @dataclass(frozen=True)
