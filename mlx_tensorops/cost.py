@@ -19,6 +19,7 @@ class Cost:
         accumulator_words: 32-bit registers per lane that hold the output fragments.
         operand_words: 32-bit registers per lane that hold operand fragments at the same time.
         barriers: threadgroup barriers, each counted once per threadgroup.
+        mma8x8: multiplications of 8x8 simdgroup matrices issued.
         threadgroup_load, threadgroup_store: bytes read from and written to threadgroup memory; exact like operand_bytes.
     """
 
@@ -29,5 +30,6 @@ class Cost:
     accumulator_words: int
     operand_words: int
     barriers: Rule = rule(0)
+    mma8x8: Rule = rule(0)
     threadgroup_load: Rule = rule(0)
     threadgroup_store: Rule = rule(0)

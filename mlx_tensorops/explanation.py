@@ -25,7 +25,7 @@ class Explanation:
         tile: its tile, and the source of that choice.
         flops: 2·M·N·K·batch.
         bytes: operands and result, each counted once.
-        predicted: what the kernel does by its cost rules: matmul2d, macs, bytes, barriers, registers.
+        predicted: what the kernel does by its cost rules: matmul2d, mma8x8, macs, bytes, barriers, registers.
         seconds: roofline bound of the device, or None where its peaks are not published.
         bound: "compute" or "memory": which of the two it is.
     """
@@ -154,6 +154,7 @@ def _predicted(cost, shapes) -> dict:
     strides = _contiguous(shapes)
     return {
         "matmul2d": cost.matmul2d(shapes, strides),
+        "mma8x8": cost.mma8x8(shapes, strides),
         "macs": cost.macs(shapes, strides),
         "operand_bytes": tuple(rule(shapes, strides) for rule in cost.operand_bytes),
         "output_bytes": cost.output_bytes(shapes, strides),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from . import registry, signature
-from .select import INPUT_COOPERATIVE_TENSORS_SINCE
+from .select import INPUT_COOPERATIVE_TENSORS_SINCE, METAL_3_1_SINCE, version
 from .variant import Variant
 from .version import __version__
 
@@ -13,8 +13,8 @@ SCHEMA = 1
 
 # What an engine needs from the machine that compiles and runs the kernel.
 REQUIRES = {
-    "mpp": {"metal": "4.0", "os": ".".join(map(str, INPUT_COOPERATIVE_TENSORS_SINCE)), "neural_accelerators": True},
-    "simdgroup": {"metal": "3.1", "os": "14.0", "neural_accelerators": False},
+    "mpp": {"metal": "4.0", "os": version(INPUT_COOPERATIVE_TENSORS_SINCE), "neural_accelerators": True},
+    "simdgroup": {"metal": "3.1", "os": version(METAL_3_1_SINCE), "neural_accelerators": False},
 }
 
 

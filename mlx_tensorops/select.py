@@ -10,6 +10,9 @@ from .errors import EngineError, fail
 
 ENGINES = ("mpp", "simdgroup", "cpu", "mlx")
 
+METAL_3_1_SINCE = (14, 0)  # macOS whose compiler takes bfloat and everything else engine simdgroup's kernels use
+SIMDGROUP_MATRIX_SINCE = 13  # GPU generation of the M1 and A14 (Apple7), Metal feature set tables
+
 # First (major, minor) macOS whose headers have left/right input cooperative tensors (SDK 26.2).
 INPUT_COOPERATIVE_TENSORS_SINCE = (26, 2)
 
@@ -83,7 +86,25 @@ def _metal(family: Any, spec: Any, engine: str, context: Context) -> list[str]:
         reasons.append(f"the stream runs on {device.backend}, not on Metal; inside hostmetal.active() the kernel runs emulated")
     elif engine == "mpp":
         reasons += _cooperative_tensors(device)
+    elif engine == "simdgroup":
+        reasons += _simdgroup_matrix(device)
     return reasons
+
+
+def _simdgroup_matrix(device: DeviceProfile) -> list[str]:
+    reasons = []
+    if device.virtual:
+        reasons.append("a virtual GPU has no simdgroup_matrix")
+    elif device.generation < SIMDGROUP_MATRIX_SINCE:
+        reasons.append(f"GPU generation {device.generation} has no simdgroup_matrix; it came with generation {SIMDGROUP_MATRIX_SINCE}")
+    if device.os_version < METAL_3_1_SINCE:
+        reasons.append(f"macOS {version(device.os_version)} has no Metal 3.1; it came with {version(METAL_3_1_SINCE)}")
+    return reasons
+
+
+def version(pair: tuple[int, int]) -> str:
+    """(14, 0) -> "14.0"."""
+    return ".".join(map(str, pair))
 
 
 def _cooperative_tensors(device: DeviceProfile) -> list[str]:
@@ -91,7 +112,7 @@ def _cooperative_tensors(device: DeviceProfile) -> list[str]:
     if device.virtual:
         reasons.append("a virtual GPU has no cooperative tensors")
     if device.os_version < INPUT_COOPERATIVE_TENSORS_SINCE:
-        have, need = ".".join(map(str, device.os_version)), ".".join(map(str, INPUT_COOPERATIVE_TENSORS_SINCE))
+        have, need = version(device.os_version), version(INPUT_COOPERATIVE_TENSORS_SINCE)
         reasons.append(f"macOS {have} has no input cooperative tensors; they need {need}")
     if not device.neural_accelerators and not device.virtual:
         reasons.append(f"GPU generation {device.generation} has no neural accelerators, and no value probe has passed here")

@@ -173,9 +173,13 @@ def alignment_fits(v: Variant, f: Facts) -> Rule:
 def grid(v: Variant, f: Facts) -> tuple[Rule, Rule, Rule]:
     """Threadgroups along x, y, z; a swizzle of 2**s rows widens x and pads y (raster.metal.j2 undoes it)."""
     tiles_m, tiles_n = ceildiv(f.M, v.tile.m), ceildiv(f.N, v.tile.n)
-    depth = f.batch[0] * f.batch[1] * f.batch[2] if v.batched else rule(1)
     swizzle = v.option("swizzle", 0)
-    return tiles_n * 2**swizzle, ceildiv(tiles_m, 2**swizzle), depth
+    return tiles_n * 2**swizzle, ceildiv(tiles_m, 2**swizzle), depth(f)
+
+
+def depth(f: Facts) -> Rule:
+    """Number of products that do not fold into one."""
+    return f.batch[0] * f.batch[1] * f.batch[2] if f.batch else rule(1)
 
 
 def facts_of(v: Variant) -> Facts:
@@ -188,8 +192,7 @@ def matrix_cost(v: Variant) -> Cost:
     t = v.tile
     a, b, out = (element_type(x) for x in (v.types[0], v.types[1], v.types[-1]))
     f = facts_of(v)
-    batch = f.batch[0] * f.batch[1] * f.batch[2] if v.batched else 1
-    blocks = ceildiv(f.M, t.m) * ceildiv(f.N, t.n) * batch
+    blocks = ceildiv(f.M, t.m) * ceildiv(f.N, t.n) * depth(f)
     steps = ceildiv(f.K, t.op_k)
     operations = blocks * steps * (t.simdgroups * t.fragments_m * t.fragments_n)
     loads = blocks * steps * (t.simdgroups * t.op_k)
@@ -199,7 +202,7 @@ def matrix_cost(v: Variant) -> Cost:
         macs=operations * (t.op_m * t.op_n * t.op_k),
         matmul2d=operations,
         operand_bytes=(loads * (t.warp_m * a.bytes), loads * (t.warp_n * b.bytes)),
-        output_bytes=f.M * f.N * batch * out.bytes,
+        output_bytes=f.M * f.N * depth(f) * out.bytes,
         accumulator_words=t.warp_m * t.warp_n // SIMD_WIDTH,
         operand_words=t.fragments_m * words_a + words_b,
     )

@@ -12,7 +12,7 @@ from ..errors import RuleError, fail
 from ..policies import gemm as table
 from ..registry import Family
 from ..spec import GemmSpec
-from ..variant import Variant
+from ..variant import ALIGNMENTS, Variant
 from . import gemm_dataflows
 from ._gemm_signature import BATCH_AXES, signature
 
@@ -45,10 +45,12 @@ def legal(spec: GemmSpec, engine: str) -> list[str]:
 
 def rows(spec: GemmSpec, engine: str, entries) -> tuple[Variant, ...]:
     """The variants of one set: all rows of each policy entry, in the entries' order."""
-    return tuple(v for entry in entries for v in rows_of(spec, engine, entry.dataflow, entry.tile, size=entry.size, options=dict(entry.options)))
+    return tuple(v for entry in entries for v in rows_of(
+        spec, engine, entry.dataflow, entry.tile, size=entry.size, options=dict(entry.options), alignments=entry.alignments))
 
 
-def rows_of(spec: GemmSpec, engine: str, dataflow: str, tile, *, size: str = "", options: Mapping[str, Any] = {}) -> tuple[Variant, ...]:
+def rows_of(spec: GemmSpec, engine: str, dataflow: str, tile, *, size: str = "", options: Mapping[str, Any] = {},
+            alignments: tuple[str, ...] = ALIGNMENTS) -> tuple[Variant, ...]:
     """The variants of one dataflow and tile, one per layout and alignment it serves."""
     flow = gemm_dataflows.dataflows()[engine, dataflow]
     reasons = flow.legal(spec, options)
@@ -56,11 +58,12 @@ def rows_of(spec: GemmSpec, engine: str, dataflow: str, tile, *, size: str = "",
         fail("gemm", f"dataflow {dataflow}: {'; '.join(reasons)}", cls=RuleError)
     # Half and bfloat operands pass relaxed_precision = true: it has no numeric meaning for them, and it is
     # the only setting anyone has measured on an M5. f32 operands keep all bits unless tf32 was asked for.
-    relaxed = "float32" not in (spec.a, spec.b) or spec.precision == "tf32"
+    # simdgroup_matrix has no such setting: it multiplies what it is given.
+    relaxed = engine == "mpp" and ("float32" not in (spec.a, spec.b) or spec.precision == "tf32")
     types = (spec.a, spec.b, *spec.extras, spec.out)
     return tuple(
         Variant("gemm", engine, dataflow, tile, layout, alignment, types, relaxed, spec.batched, spec.epilogue, size, flow.options(options))
-        for layout, alignment in flow.rows
+        for layout, alignment in flow.rows if alignment in alignments
     )
 
 
@@ -107,7 +110,7 @@ FAMILY = Family(
     legal=legal,
     rows=rows,
     signature=signature,
-    context=lambda v: gemm_dataflows.of(v).context(v),
+    context=lambda v: {"slices": gemm_dataflows.of(v).k_slice is not None, **gemm_dataflows.of(v).context(v)},
     cost=cost,
     variants=variants,
     gradient=gradient,

@@ -9,10 +9,11 @@ import re
 import sys
 
 from .. import registry, signature
+from ..rules import rule
 from ..variant import Variant
 from .render import render
 
-_CAPACITY_LOOP = re.compile(r"([^\n]*)\n[^\n]*for \([^\n]*get_capacity\(\)")
+_CAPACITY_LOOP = re.compile(r"\bfor \(.*get_capacity\(\)")
 _NO_SUCH_NAMES = ("execution_threadgroup", "static_slice", "get_mask", "opscope_simdgroups")  # seen in betas and comments only
 _COPIED = re.compile(r"\bauto (\w+) = (left|right|c)\w*;")
 
@@ -39,11 +40,14 @@ def lint_text(variant: Variant, text: str) -> list[str]:
         found.append("mode::multiply: whether it overwrites is undecided; zero and accumulate")
     if _COPIED.search(text):
         found.append("a cooperative tensor is copied: SDK 26.2 copies in the wrong direction")
-    for line in _CAPACITY_LOOP.findall(text):
-        if "unroll(full)" not in line:
+    lines = text.splitlines()
+    for before, line in zip(lines, lines[1:]):
+        if "get_capacity()" in line and _CAPACITY_LOOP.search(line) and "unroll(full)" not in before:
             found.append("a loop over get_capacity() without unroll(full)")
     if variant.engine == "mpp":
         found += _cooperative(text)
+    elif variant.engine == "simdgroup":
+        found += _simdgroup(text, multiplies=registry.family(variant.family).cost(variant).mma8x8 != rule(0))
     if sign.threadgroup_bytes == 0 and re.search(r"\bthreadgroup\s+\w+\s+\w+\s*\[", text):
         found.append("threadgroup memory that the signature does not count")
     for buffer in sign.buffers:
@@ -52,6 +56,16 @@ def lint_text(variant: Variant, text: str) -> list[str]:
     for scalar in sign.scalars:
         if not re.search(rf"\b{scalar.c_type} {scalar.name};", text):
             found.append(f"scalar {scalar.name} is not declared")
+    return found
+
+
+def _simdgroup(text: str, multiplies: bool) -> list[str]:
+    found = []
+    if multiplies and "simdgroup_multiply_accumulate(" not in text:
+        found.append("no simdgroup_multiply_accumulate in the body: an empty kernel")
+    for word in ("if constexpr", "MetalPerformancePrimitives", "cooperative_tensor", "__METAL_VERSION__"):
+        if word in text:
+            found.append(f"{word}: engine simdgroup keeps to Metal 3.1, which is C++14 without cooperative tensors")
     return found
 
 

@@ -35,6 +35,7 @@ class Dataflow:
         context: variant -> further values its template may name.
         fits: variant, facts of the problem -> rule beyond layout and alignment that its rows need.
         builtins: see Signature; a function of the variant where they depend on an axis.
+        k_slice: variant, facts -> length of the slices of K that threadgroups take, or None: each takes all of K.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Dataflow:
     context: Callable[[Variant], dict] = lambda v: {}
     fits: Callable[[Variant, Any], Rule] = lambda v, f: rule(1)
     builtins: tuple[str, ...] | Callable[[Variant], tuple[str, ...]] = ("block", "simdgroup")
+    k_slice: Callable[[Variant, Any], Rule] | None = None
 
     def options(self, chosen: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         """Chosen axis values as a Variant stores them: checked, defaults left out, sorted."""
