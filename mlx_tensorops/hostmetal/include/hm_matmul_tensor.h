@@ -10,9 +10,8 @@ namespace __hm {
 template <bool Swap, class T> HM_FUNC bool inside(const thread T& t, long r, long c) {
   return (Swap ? r : c) < t.shape.values[0] && (Swap ? c : r) < t.shape.values[1];
 }
-template <bool Swap, class T>
-HM_FUNC typename T::element_type& element_at(const thread T& t, long r, long c) {
-  return t.data[(Swap ? r : c) * t.stride[0] + (Swap ? c : r) * t.stride[1]];
+template <bool Swap, class T> HM_FUNC long offset_of(const thread T& t, long r, long c) {
+  return (Swap ? r : c) * t.stride[0] + (Swap ? c : r) * t.stride[1];
 }
 
 // Rows x Cols of the matrix from (r0, c0) on; what lies outside the extents is zero.
@@ -21,14 +20,14 @@ HM_FUNC void read_window(thread F* dense, const thread T& t, long r0, long rows,
   for (int r = 0; r < Rows; ++r)
     for (int c = 0; c < Cols; ++c)
       dense[r * Cols + c] = r < rows && c < cols && inside<Swap>(t, r0 + r, c0 + c)
-                                ? static_cast<F>(element_at<Swap>(t, r0 + r, c0 + c)) : F(0);
+                                ? static_cast<F>(element_value(t.data, offset_of<Swap>(t, r0 + r, c0 + c))) : F(0);
 }
 template <int Rows, int Cols, class T, class F>
 HM_FUNC void write_window(const thread F* dense, const thread T& t) {
   for (int r = 0; r < Rows; ++r)
     for (int c = 0; c < Cols; ++c)
       if (inside<false>(t, r, c))
-        element_at<false>(t, r, c) = static_cast<typename T::value_type>(dense[r * Cols + c]);
+        t.data[offset_of<false>(t, r, c)] = static_cast<typename T::value_type>(dense[r * Cols + c]);
 }
 
 // All threads of a scope must pass the same tensors.

@@ -179,10 +179,11 @@ class matmul2d {
     static_assert(rc || __hm::is_tensor<R>::value, "Right operand must be a tensor or a right input cooperative tensor");
     static_assert(dc || __hm::is_tensor<C>::value,
                   "Destination must be a tensor or a destination cooperative tensor");
-    static_assert(__hm::check_shape<M, N, K, simdgroups, lc, rc>::ok);
     using A = element<L>;
     using B = element<R>;
     using D = element<C>;
+    constexpr bool packed = __hm::format<A>::bits < 8 || __hm::format<B>::bits < 8;
+    static_assert(__hm::check_shape<M, N, K, simdgroups, lc, rc, packed>::ok);
     static_assert(__hm::legal_types<A, B, D>(), "Unsupported type");
     check_operand<HM_LEFT, L, A, B, D>();
     check_operand<HM_RIGHT, R, A, B, D>();

@@ -20,8 +20,27 @@ template <class T> constexpr constant bool is_bf16 = same<T, bfloat>::value;
 template <class T> constexpr constant bool is_f32 = same<T, float>::value;
 template <class T> constexpr constant bool is_i32 = same<T, int>::value;
 
+// Sub-byte and small floating-point right operands (26.4, and 27 at dialect 4.1).
+template <class A, class B, class C> constexpr bool legal_formats() {
+  constexpr bool f16 = is_f16<A> && (is_f16<C> || is_f32<C>), bf16 = is_bf16<A> && (is_bf16<C> || is_f32<C>);
+  constexpr bool floats = f16 || bf16;
+  (void)floats;
+#ifdef __HAVE_INT4B_FORMAT_TYPE__
+  if (same<B, metal::int4b_format>::value) return floats || (is_i8<A> && is_i32<C>);
+  if (same<B, metal::uint4b_format>::value) return floats || (is_u8<A> && is_i32<C>);
+#endif
+#ifdef __HAVE_INT2B_FORMAT_TYPE__
+  if (same<B, metal::int2b_format>::value || same<B, metal::uint2b_format>::value)
+    return floats || ((is_i8<A> || is_u8<A>) && is_i32<C>);
+  return f16 || (same<A, B>::value && (is_f16<C> || is_f32<C>));
+#endif
+  return false;
+}
+
 // Legal combinations (MacOSX26.0 to 26.5 headers, the dispatch chains of run).
 template <class A, class B, class C> constexpr bool legal_types() {
+  if (format<B>::special) return legal_formats<A, B, C>();
+  if (format<A>::special) return false;
   constexpr bool bytes = __HM_SDK >= 264;  // uint8 rows mirror the int8 ones
   constexpr bool a8 = is_i8<A> || (bytes && is_u8<A>), b8 = is_i8<B> || (bytes && is_u8<B>);
   if (is_i8<A> && is_i8<B>) return is_i32<C>;
@@ -44,7 +63,7 @@ constexpr bool dim_16_or_32(int d) { return d == 16 || d == 32; }
 constexpr bool thread_dim(int d) { return d == 1 || d == 2 || d == 4 || (d > 0 && d % 8 == 0); }
 
 // Shape rules of one run(). K is negative when dynamic; Simdgroups is 0 for execution_thread.
-template <int M, int N, int K, int Simdgroups, bool LeftCooperative, bool RightCooperative>
+template <int M, int N, int K, int Simdgroups, bool LeftCooperative, bool RightCooperative, bool SubByte>
 struct check_shape {
 #if __HM_SDK >= 262
   static constexpr constant bool input = LeftCooperative || RightCooperative;
@@ -66,6 +85,8 @@ struct check_shape {
   static_assert(!group || N % 8 == 0, "N must be a multiple of 8 or 16");
   static_assert(!group || M % 16 == 0 || N % 16 == 0, "At least one of M or N must be a multiple of 16");
   static_assert(K < 0 || K % 16 == 0, "K must be dynamic or a multiple of 16");
+  static_assert(!SubByte || K < 0 || K % 32 == 0,
+                "K must be dynamic or a multiple of 32 with sub-byte element types");
   static_assert(group || thread_dim(M), "M must be 1, 2, 4, or a multiple of 8 with execution_thread");
   static_assert(group || thread_dim(N), "N must be 1, 2, 4, or a multiple of 8 with execution_thread");
 #endif

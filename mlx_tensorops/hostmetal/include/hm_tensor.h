@@ -1,5 +1,6 @@
 // extents and tensor: views of memory with a shape. Dimension 0 is the innermost one (the column).
 #pragma once
+#include "hm_formats.h"
 #include "hm_sync.h"
 #include "hm_vec.h"
 #pragma clang system_header
@@ -134,8 +135,8 @@ struct tensor {
       e.values[k] = static_cast<index_type>(shape.extent(k) - offset[k]);
       first += offset[k] * stride[k];
     }
-    __hm::slice_outside(offset[rank - 1], first * static_cast<long>(sizeof(value_type)), 0);
-    return sliced<dextents<index_type, rank>>(data + first, e, stride);
+    __hm::slice_outside(offset[rank - 1], first * __hm::format<value_type>::bits / 8, 0);
+    return sliced<dextents<index_type, rank>>(__hm::advanced(data, first), e, stride);
   }
   // A window of fixed size (dynamic_extent: the rest): nothing checks that it lies inside.
   template <auto E0, auto... E, class... I>
@@ -164,21 +165,51 @@ struct tensor {
     return true;
   }
 };
+}  // namespace metal
+
+namespace __hm {
+template <class T> struct tensor_kind {
+  static constexpr constant bool stored_inline = false, handle = false, offset = false;
+};
+template <class T, class E, class D, class... G> struct tensor_kind<metal::tensor<T, E, D, G...>> {
+  static constexpr constant bool stored_inline = same<D, metal::tensor_inline>::value;
+  static constexpr constant bool handle = same<D, metal::tensor_handle>::value;
+  static constexpr constant bool offset = (same<G, metal::tensor_offset>::value || ...);
+};
+}  // namespace __hm
+
+namespace metal {
 
 template <class T, class E> tensor(T*, E) -> tensor<T, E, tensor_inline>;
 template <class T, class E, class S, size_t R> tensor(T*, E, array<S, R>) -> tensor<T, E, tensor_inline>;
 
-template <class T> constexpr constant bool is_tensor_inline_v = false;
-template <class T, class E, class... G> constexpr constant bool is_tensor_inline_v<tensor<T, E, tensor_inline, G...>> = true;
-template <class T> constexpr constant bool is_tensor_handle_v = false;
-template <class T, class E, class... G> constexpr constant bool is_tensor_handle_v<tensor<T, E, tensor_handle, G...>> = true;
-template <class T> constexpr constant bool has_tensor_offset_v = false;
-template <class T, class E, class D, class... G>
-constexpr constant bool has_tensor_offset_v<tensor<T, E, D, G...>> = (__hm::same<G, tensor_offset>::value || ...);
+template <class T>
+constexpr constant bool is_tensor_inline_v = __hm::tensor_kind<remove_cv_t<T>>::stored_inline;
+template <class T>
+constexpr constant bool is_tensor_handle_v = __hm::tensor_kind<remove_cv_t<T>>::handle;
+template <class T>
+constexpr constant bool has_tensor_offset_v = __hm::tensor_kind<remove_cv_t<T>>::offset;
 
 }  // namespace metal
 
 namespace __hm {
+
+// A handle as a kernel argument: the buffer holds 16 extents and 16 strides as 64-bit integers, innermost first, and
+// from byte 256 on the elements.
+template <class T, class Index, size_t... E>
+struct argument<metal::tensor<T, metal::extents<Index, E...>, metal::tensor_handle>> {
+  using handle = metal::tensor<T, metal::extents<Index, E...>, metal::tensor_handle>;
+  static HM_FUNC handle from(ulong address) {
+    const device long* head = (const device long*)address;
+    metal::extents<Index, E...> shape;
+    long stride[sizeof...(E)];
+    for (size_t i = 0; i < sizeof...(E); ++i) {
+      shape.values[i] = static_cast<Index>(head[i]);
+      stride[i] = head[16 + i];
+    }
+    return handle((T*)(address + 256), shape, stride);
+  }
+};
 
 template <class T> struct is_tensor : metal::false_type {};
 template <class T, class E, class D, class... G> struct is_tensor<metal::tensor<T, E, D, G...>> : metal::true_type {};

@@ -1,5 +1,6 @@
 """matmul2d on cooperative tensors and on tensors, against an exact product, under every layout."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -233,3 +234,65 @@ def test_chained_products_and_reductions(checked):
             assert outputs[7][0] == 1
         if layout["layout"] == "permuted":
             assert outputs[7][0] == 0
+
+
+FORMATS = """
+kernel void formats(device half* a [[buffer(0)]], device uchar* b [[buffer(1)]], device float* c [[buffer(2)]], device FORMAT* unused [[buffer(3)]]) {
+  constexpr auto d = matmul2d_descriptor(16, 32, 64, false, true);
+  matmul2d<d, execution_simdgroup> op;
+  auto A = tensor(a, extents<int, 64, 16>());
+  auto B = tensor<device FORMAT, dextents<int, 2>, tensor_inline>((device FORMAT*)b, dextents<int, 2>(128, 32)).slice(64, 0);
+  auto C = tensor(c, extents<int, 32, 16>());
+  op.run(A, B, C);
+}
+"""
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+FORMAT_VALUES = {
+    "int4b_format": ("26.4", "4.0", 4, np.r_[0:8, -8:0]),
+    "uint4b_format": ("26.4", "4.0", 4, np.arange(16)),
+    "int2b_format": ("27", "4.1", 2, np.array([0, 1, -2, -1])),
+    "metal_fp4_e2m1_format": ("27", "4.1", 4, np.r_[E2M1, -E2M1]),
+    "metal_fp8_e4m3_format": ("27", "4.1", 8, np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)),
+    "metal_fp8_e5m2_format": ("27", "4.1", 8, np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e5m2).astype(np.float64)),
+}
+
+
+@pytest.mark.parametrize("name", FORMAT_VALUES)
+def test_packed_right_operands(name):
+    sdk, dialect, bits, values = FORMAT_VALUES[name]
+    generator = np.random.default_rng(9)
+    usable = np.flatnonzero(np.isfinite(values))
+    codes = generator.choice(usable, (32, 128)).astype(np.uint8)
+    codes[0, 64:] = np.resize(usable, 64)
+    packed = sum(codes[:, k :: 8 // bits].astype(np.uint8) << (k * bits) for k in range(8 // bits)).astype(np.uint8)
+    a, c = operand(generator, (16, 64), "half"), np.zeros((16, 32), np.float32)
+    kernel = hostmetal.compile(HEADER + FORMATS.replace("FORMAT", name), "formats", sdk=sdk, dialect=dialect)
+    out = kernel.dispatch(grid=1, threadgroup=32, buffers=[a, packed, c, np.zeros(8, np.uint8)]).outputs[2]
+    assert_product(out, a, values[codes[:, 64:]].T, c, "float")
+    with pytest.raises(hostmetal.CompileError):
+        hostmetal.compile(HEADER + FORMATS.replace("FORMAT", name), "formats", sdk="26.2" if sdk == "26.4" else "26.4", dialect="4.0")
+
+
+HANDLES = """
+kernel void handles(tensor<device half, dextents<int, 2>> A [[buffer(0)]], tensor<device half, dextents<int, 2>> B [[buffer(1)]],
+                    tensor<device float, dextents<int, 2>> C [[buffer(2)]]) {
+  matmul2d<matmul2d_descriptor(16, 32), execution_simdgroup> op;
+  auto rows = A.slice(0, 4);
+  static_assert(has_tensor_offset_v<decltype(rows)> && is_tensor_handle_v<decltype(rows)>);
+  op.run(rows, B, C);
+}
+"""
+
+
+def _handle(array):
+    head = np.zeros(32, np.int64)
+    head[: array.ndim] = array.shape[::-1]
+    head[16 : 16 + array.ndim] = np.array(array.strides[::-1]) // array.itemsize
+    return np.concatenate([head.view(np.uint8), array.reshape(-1).view(np.uint8)])
+
+
+def test_handles_as_kernel_arguments():
+    generator = np.random.default_rng(10)
+    a, b, c = operand(generator, (20, 48), "half"), operand(generator, (48, 32), "half"), np.zeros((16, 32), np.float32)
+    outputs = run(HANDLES, [_handle(a), _handle(b), _handle(c)], kernel="handles")
+    assert_product(outputs[2][256:].view(np.float32).reshape(16, 32), a[4:], b, c, "float")
