@@ -64,8 +64,16 @@ TILES = (
 _PROBE = "loads by the lane map of M5-class GPUs: behind the layout probe, which no device has answered yet"
 _EIGHT = Tile(64, 128, 2, 4, 16, 32, 16)  # 8 simdgroups of 32x32: the block of MLX's NAX kernels and of Butter's nax2
 
+_PROBE = "loads by the lane map of M5-class GPUs: behind the layout probe, which no device has answered yet"
+_EIGHT = Tile(64, 128, 2, 4, 16, 32, 16)  # 8 simdgroups of 32x32: the block of MLX's NAX kernels and of Butter's nax2
+
 # Kernels that are right in the emulator and that no size, layout or device reaches yet; ``why`` says what is missing.
 UNREACHED: tuple[Entry, ...] = (
+    Entry("mpp", "direct8", _EIGHT, "TileLang's roadmap names it as the second policy class; nobody has published a measurement"),
+    Entry("mpp", "register_direct", _EIGHT, "Butter's nax2 with fills by coordinate, which nobody has measured"),
+    Entry("mpp", "direct", Tile(64, 128, 2, 2, 16, 32, 16), _PROBE, options=(("fill", "nax"),)),
+    Entry("mpp", "direct8", _EIGHT, _PROBE, options=(("fill", "nax"),)),
+    Entry("mpp", "register_direct", _EIGHT, _PROBE, options=(("fill", "nax"),)),
     Entry("mpp", "direct8", _EIGHT, "TileLang's roadmap names it as the second policy class; nobody has published a measurement"),
     Entry("mpp", "register_direct", _EIGHT, "Butter's nax2 with fills by coordinate, which nobody has measured"),
     Entry("mpp", "direct", Tile(64, 128, 2, 2, 16, 32, 16), _PROBE, options=(("fill", "nax"),)),
