@@ -92,7 +92,9 @@ def build(
     others = headers.reachable(source, include)
     chosen, instance = _choose(signature.kernels(source, tokens), others, kernel, new.instantiations, template_arguments(template))
     constants = {str(k): literal(v) for k, v in (function_constants or {}).items()}
-    for index, constant in (new.function_constants | others.function_constants()).items():
+    for index in others.function_constants():  # a header has constants of many kernels; Metal asks only for those in use
+        constants.setdefault(index, "0")
+    for index, constant in new.function_constants.items():
         if index not in constants:
             fail("hostmetal", f"function constant {index} ({constant}) has no value", instead=f"function_constants={{{index}: ...}}", cls=CompileError)
     text = f'#line 1 "{name}"\n{new.text}\n#line 1 "entry"\n{signature.entry(chosen, instance)}'

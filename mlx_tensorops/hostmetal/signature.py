@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import lesson
 from .findings import CompileError
-from .tokens import ID, NUMBER, PREPROCESSOR, Token, closing, closing_angle, line_of, split, text_of
+from .tokens import ID, NUMBER, PREPROCESSOR, PUNCTUATION, Token, closing, closing_angle, line_of, split, text_of
 
 _LANE = "__hm_cur->"
 
@@ -157,6 +157,9 @@ def _parameter(source: str, part: list[Token], free: dict[str, int], kernel: str
         else:
             bare.append(part[i])
             i += 1
+    dims = next((i for i, t in enumerate(bare) if t.text == "["), None)
+    if dims:  # an array parameter is a pointer
+        bare = [*bare[: dims - 1], Token(PUNCTUATION, "*", bare[dims].start, bare[dims].end), bare[dims - 1]]
     if not bare or bare[-1].kind != ID:
         raise CompileError(lesson("hostmetal", f"kernel {kernel}, line {line}: the parameter '{text_of(source, part)}' has no name"))
     name, type_tokens = bare[-1].text, bare[:-1]

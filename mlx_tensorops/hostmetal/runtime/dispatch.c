@@ -24,6 +24,7 @@ static stack_t previous_stack;
 static uint8_t signal_stack[64 << 10];
 static int timer_signal;
 static pid_t dispatch_thread;
+static volatile int fatal;                 /* nothing more may run */
 static volatile int running;               /* between entering the first fiber and leaving the last */
 static int timer_id = -1;
 
@@ -58,6 +59,7 @@ static void on_signal(int number, siginfo_t* info, void* context) {
     return;
   }
   running = 0;
+  fatal = 1;
   uintptr_t pc = interrupted_pc(context) + 1, address = (uintptr_t)info->si_addr;
   int me = this_thread();
   if (!place_of(pc).line) pc = last_pc;    /* inside the runtime or libm */
@@ -136,12 +138,13 @@ static void run_grid(void) {
     run_threadgroup(position, size, total);
     running = 0;
     __hm_cur = 0;
-    if (findings->count) return;           /* one threadgroup's worth of findings is what a reader can use */
+    if (fatal || findings->count >= finding_limit()) return;
   }
 }
 
 static void execute(void) {
   memset(&counters, 0, sizeof counters);
+  fatal = 0;
   random_seed(options->order_seed);
   __hm_flags = options->flags;
   clock_now = 1;
