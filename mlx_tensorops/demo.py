@@ -1,8 +1,8 @@
 """``python -m mlx_tensorops demo``: real matrices through every engine that is legal here, against float64.
 
 The weights are those of the published language identifier ``langid`` where that package is installed (7,480 byte
-n-gram features x 97 languages); the left operand is then the feature counts of a few sentences, and the demo also says
-whether every engine names the same languages. Otherwise both operands are random.
+n-gram features x 97 languages); the left operand is then the feature counts of a few sentences, and each row also tells
+how many of them the engine's product assigns to the language they are in. Otherwise both operands are random.
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ from . import config, reference
 from .errors import TensorOpsError
 
 SENTENCES = (
-    "The kernel multiplies two matrices and keeps the sum in single precision.", "Le noyau multiplie deux matrices et garde la somme.",
-    "Der Kern multipliziert zwei Matrizen und behält die Summe.", "El núcleo multiplica dos matrices y guarda la suma.",
-    "Il nucleo moltiplica due matrici e conserva la somma.", "O núcleo multiplica duas matrizes e guarda a soma.",
-    "Ядро перемножает две матрицы и хранит сумму.", "De kern vermenigvuldigt twee matrices en bewaart de som.",
-    "Ydin kertoo kaksi matriisia ja säilyttää summan.", "Kärnan multiplicerar två matriser och behåller summan.",
-    "Jądro mnoży dwie macierze i zachowuje sumę.", "Ο πυρήνας πολλαπλασιάζει δύο πίνακες και κρατά το άθροισμα.",
-    "Çekirdek iki matrisi çarpar ve toplamı saklar.", "核心将两个矩阵相乘并保留总和。", "カーネルは二つの行列を掛けて合計を保持します。",
-    "커널은 두 행렬을 곱하고 합계를 유지합니다.",
+    ("en", "The kernel multiplies two matrices and keeps the sum in single precision."),
+    ("fr", "Le noyau multiplie deux matrices et garde la somme en simple précision."),
+    ("de", "Der Kern multipliziert zwei Matrizen und behält die Summe in einfacher Genauigkeit."),
+    ("es", "El núcleo multiplica dos matrices y guarda la suma con precisión simple."),
+    ("it", "Il nucleo moltiplica due matrici e conserva la somma in precisione singola."),
+    ("pt", "O núcleo multiplica duas matrizes e guarda a soma, que não perde precisão."),
+    ("ru", "Ядро перемножает две матрицы и хранит сумму с одинарной точностью."),
+    ("nl", "De kern vermenigvuldigt twee matrices en bewaart de som in enkele precisie."),
+    ("fi", "Ydin kertoo kaksi matriisia ja säilyttää summan yksinkertaisella tarkkuudella."),
+    ("sv", "Kärnan multiplicerar två matriser och behåller summan med enkel precision."),
+    ("pl", "Jądro mnoży dwie macierze i zachowuje sumę z pojedynczą precyzją."),
+    ("el", "Ο πυρήνας πολλαπλασιάζει δύο πίνακες και κρατά το άθροισμα."),
+    ("tr", "Çekirdek iki matrisi çarpar ve toplamı tek duyarlıkla saklar."),
+    ("zh", "核心将两个矩阵相乘，并以单精度保留总和。"),
+    ("ja", "カーネルは二つの行列を掛けて、合計を保持します。"),
+    ("ko", "커널은 두 행렬을 곱하고 합계를 유지합니다."),
 )
 ROUNDS = 5
 
@@ -45,13 +53,14 @@ class Row:
     ratio: float
     matmul2d: int
     shader: str
+    languages: str
 
 
 def run() -> list[Row]:
     """All rows. Errors are relative Frobenius norms against the float64 product of the same stored operands."""
     rows: list[Row] = []
-    for problem, dtype, a, b in _problems():
-        rows += _rows(problem, dtype, a, b)
+    for problem, dtype, a, b, named in _problems():
+        rows += _rows(problem, dtype, a, b, named)
     return rows
 
 
@@ -64,17 +73,26 @@ def _problems():
         from langid.langid import LanguageIdentifier, model
 
         identifier = LanguageIdentifier.from_modelstring(model, norm_probs=False)
-        counts = np.stack([identifier.instance2fv(s) for s in SENTENCES]).astype(np.float32)
+        counts = np.stack([identifier.instance2fv(s) for _, s in SENTENCES]).astype(np.float32)
         name, left, right = "langid", counts, identifier.nb_ptc.astype(np.float32)
+        named = lambda product: _named(np, identifier, product)  # noqa: E731
     else:
+        named = lambda product: ""  # noqa: E731
         name, left, right = "random", rng.normal(size=(16, 7480)).astype(np.float32), rng.normal(size=(7480, 97)).astype(np.float32)
     for dtype in ("float32", "float16", "bfloat16"):
-        yield name, dtype, mx.array(left).astype(getattr(mx, dtype)), mx.array(right).astype(getattr(mx, dtype))
+        yield name, dtype, mx.array(left).astype(getattr(mx, dtype)), mx.array(right).astype(getattr(mx, dtype)), named
     square = [mx.array(rng.normal(size=(256, 256)).astype(np.float32)).astype(mx.float16) for _ in range(2)]
-    yield "square", "float16", *square
+    yield "square", "float16", *square, lambda product: ""
 
 
-def _rows(problem, dtype, a, b) -> list[Row]:
+def _named(np, identifier, product) -> str:
+    """How many sentences the product gives to their own language, as "15/16"."""
+    best = np.argmax(product + identifier.nb_pc, axis=1)
+    right = sum(identifier.nb_classes[i] == language for i, (language, _) in zip(best, SENTENCES))
+    return f"{right}/{len(SENTENCES)}"
+
+
+def _rows(problem, dtype, a, b, named) -> list[Row]:
     import mlx.core as mx
     import numpy as np
 
@@ -112,7 +130,8 @@ def _rows(problem, dtype, a, b) -> list[Row]:
         rows.append(Row(
             f"{problem} {a.shape[0]}x{a.shape[1]}x{b.shape[1]}", dtype, name, reference.frobenius(difference) / reference.frobenius(want),
             reference.frobenius(bound) / reference.frobenius(want), bool(np.all(difference <= bound)), min(times[name]),
-            min(times["mx.matmul"]) / min(times[name]), counts[name], shader))
+            min(times["mx.matmul"]) / min(times[name]), counts[name], shader,
+            named(reference.to_float64(results[name]))))
     return rows
 
 
@@ -147,14 +166,14 @@ def main(as_json: bool = False) -> int:
 
 def table(rows: list[Row]) -> str:
     """The rows as text."""
-    head = f"{'problem':<22} {'dtype':<9} {'engine':<14} {'error':>9} {'bound':>9}    {'ms':>9} {'x mx':>7} {'matmul2d':>8}"
+    head = f"{'problem':<22} {'dtype':<9} {'engine':<14} {'error':>9} {'bound':>9}    {'ms':>9} {'x mx':>7} {'matmul2d':>8}  languages"
     lines = [head, "-" * len(head)]
     emulated = False
     for r in rows:
         mark = "" if r.engine not in ("mpp", "simdgroup") or not _is_emulated() else " (emulated)"
         emulated |= bool(mark)
         verdict = "ok" if r.inside else "--"
-        lines.append(f"{r.problem:<22} {r.dtype:<9} {(r.engine + mark):<14} {r.error:9.2e} {r.bound:9.2e} {verdict} {r.seconds * 1e3:9.3f} {r.ratio:7.2f} {r.matmul2d or '':>8}")
+        lines.append(f"{r.problem:<22} {r.dtype:<9} {(r.engine + mark):<14} {r.error:9.2e} {r.bound:9.2e} {verdict} {r.seconds * 1e3:9.3f} {r.ratio:7.2f} {r.matmul2d or '':>8}  {r.languages}".rstrip())
     lines.append("error, bound: relative Frobenius norm against float64; ok: every element inside its own bound.")
     lines.append("x mx: time of mx.matmul over this time, best of 5, interleaved. mx.matmul itself states no bound.")
     if emulated:
