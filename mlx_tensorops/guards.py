@@ -22,8 +22,7 @@ def compiled(op: str, names: Sequence[str], checks) -> Callable:
 
     The checks become one Python expression, so that the warm path pays for arithmetic only.
     """
-    arguments = ", ".join(f"d{i}" for i in range(len(names)))
-    passes = eval(f"lambda {arguments}: " + " and ".join(f"({_source(c.rule)})" for c in checks), {"__builtins__": {}, "min": min, "max": max, "len": len})
+    passes = _compile(" and ".join(f"({_source(c.rule)})" for c in checks) or "True", len(names))
 
     def guard(*shapes):
         try:
@@ -34,6 +33,16 @@ def compiled(op: str, names: Sequence[str], checks) -> Callable:
         explain_failure(op, names, checks, shapes)
 
     return guard
+
+
+def function(rule: Rule, inputs: int) -> Callable:
+    """A shape rule as a Python function of the inputs' shapes."""
+    return _compile(_source(rule), inputs)
+
+
+def _compile(text: str, inputs: int) -> Callable:
+    arguments = ", ".join(f"d{i}" for i in range(inputs))
+    return eval(f"lambda {arguments}: {text}", {"__builtins__": {}, "min": min, "max": max, "len": len})
 
 
 def explain_failure(op: str, names: Sequence[str], checks, shapes) -> None:

@@ -6,9 +6,9 @@ Each entry names the measurement that put it there. Nothing here was measured by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
 
-from ..rules import rule
+from ..rules import Rule, ceildiv, every, maximum, rule, select
 from ..variant import ALIGNMENTS, Tile
 from .partition import cooperative_tile
 
@@ -64,9 +64,6 @@ TILES = (
 _PROBE = "loads by the lane map of M5-class GPUs: behind the layout probe, which no device has answered yet"
 _EIGHT = Tile(64, 128, 2, 4, 16, 32, 16)  # 8 simdgroups of 32x32: the block of MLX's NAX kernels and of Butter's nax2
 
-_PROBE = "loads by the lane map of M5-class GPUs: behind the layout probe, which no device has answered yet"
-_EIGHT = Tile(64, 128, 2, 4, 16, 32, 16)  # 8 simdgroups of 32x32: the block of MLX's NAX kernels and of Butter's nax2
-
 # Kernels that are right in the emulator and that no size, layout or device reaches yet; ``why`` says what is missing.
 UNREACHED: tuple[Entry, ...] = (
     Entry("mpp", "direct8", _EIGHT, "TileLang's roadmap names it as the second policy class; nobody has published a measurement"),
@@ -74,12 +71,67 @@ UNREACHED: tuple[Entry, ...] = (
     Entry("mpp", "direct", Tile(64, 128, 2, 2, 16, 32, 16), _PROBE, options=(("fill", "nax"),)),
     Entry("mpp", "direct8", _EIGHT, _PROBE, options=(("fill", "nax"),)),
     Entry("mpp", "register_direct", _EIGHT, _PROBE, options=(("fill", "nax"),)),
-    Entry("mpp", "direct8", _EIGHT, "TileLang's roadmap names it as the second policy class; nobody has published a measurement"),
-    Entry("mpp", "register_direct", _EIGHT, "Butter's nax2 with fills by coordinate, which nobody has measured"),
-    Entry("mpp", "direct", Tile(64, 128, 2, 2, 16, 32, 16), _PROBE, options=(("fill", "nax"),)),
-    Entry("mpp", "direct8", _EIGHT, _PROBE, options=(("fill", "nax"),)),
-    Entry("mpp", "register_direct", _EIGHT, _PROBE, options=(("fill", "nax"),)),
 )
+
+
+@dataclass(frozen=True)
+class SplitK:
+    """Split-K on one engine; the rules see M (rows of all batches), N and K.
+
+    Attributes:
+        entry: what computes the partial products.
+        pays: rule: whether two launches are taken for these sizes.
+        k_slice: rule: length of a slice, a multiple of 32.
+    """
+
+    entry: Entry
+    pays: Callable[[Rule, Rule, Rule], Rule]
+    k_slice: Callable[[Rule, Rule, Rule], Rule]
+
+
+# MLX splits smaller K, too. Until a device has measured that our two launches pay there, one launch does it.
+SPLIT_FROM_K = 1024
+
+
+def _few_tiles(M, N, K):
+    """MLX 0.32.4 on GPUs before the M5 (base classes): few 16x16 tiles of C, and K the longest extent."""
+    return every(ceildiv(M, 16) * ceildiv(N, 16) <= 1024, K >= maximum(M, N), K >= SPLIT_FROM_K)
+
+
+def _parts_by_tiles(M, N, K):
+    """MLX 0.32.4 there: as many parts as K has steps of 16 per 32x32 tile of C, a power of two of 2 to 32."""
+    share = K // 16 // maximum(ceildiv(M, 32) * ceildiv(N, 32), 1)
+    parts = rule(32)
+    for power in (16, 8, 4, 2):
+        parts = select(share <= power, power, parts)
+    return maximum(ceildiv(ceildiv(K, parts), 32) * 32, 32)
+
+
+def _long_k(M, N, K):
+    """MLX 0.32.4 on the M5: K three times as long as the other extents, or twice where those are small."""
+    longest = maximum(M, N)
+    return every((K >= longest * 3) | ((longest <= 1024) & (K > longest * 2)), K >= SPLIT_FROM_K)
+
+
+def _parts_by_k(M, N, K):
+    """MLX 0.32.4 there: slices of 512 to 4096, two of them up to K = 8192."""
+    return select(K <= 1024, 512, select(K <= 2048, 1024, select(K <= 4096, 2048, 4096)))
+
+
+SPLIT_K = {
+    "mpp": SplitK(
+        Entry("mpp", "split_k", cooperative_tile(64, 64, 4), "MLX 0.32.4's split-K for the M5: 64x64 blocks, 2x2 simdgroups, where (M + N) / 2 < 512 or K <= 4096"),
+        _long_k, _parts_by_k),
+    "simdgroup": SplitK(
+        Entry("simdgroup", "split_k", Tile(32, 32, 2, 2, 8, 8, 8), "MLX 0.32.4's steel split-K: 32x32 blocks, K in steps of 16, 2x2 simdgroups"),
+        _few_tiles, _parts_by_tiles),
+}
+ACCUMULATE = Entry("simdgroup", "accumulate", Tile(1, 256, 1, 8, 1, 32, 1), "One element per thread; bound by memory, so that any block does")
+
+
+def tables() -> tuple[Entry, ...]:
+    """Every entry of this module."""
+    return (*TILES, *UNREACHED, *(split.entry for split in SPLIT_K.values()), ACCUMULATE)
 
 
 def choose(spec, engine: str) -> tuple[Entry, ...]:

@@ -8,7 +8,7 @@ from .. import device, guards
 from ..epilogues import ACTIVATIONS
 from ..errors import EngineError, fail
 from ..signature import of as signature_of
-from . import _enqueue, _gemm_guard, _metal_kernel, _native
+from . import _enqueue, _gemm_guard, _gemm_split, _metal_kernel, _native
 from ._gemm_signature import BATCH_AXES
 
 OP = "matmul"
@@ -26,10 +26,10 @@ def _variants(decision) -> Callable:
     if _enqueue.emulator() is None and not mx.metal.is_available():
         fail(OP, f"engine {decision.engine!r} is legal on the forced device profile, but this machine has no Metal", cls=EngineError,
              instead="read the plan with explain() or dump_source(), or run it inside hostmetal.active()")
-    launch = _launcher(decision)
     spec = decision.spec
     if spec.a_ndim == spec.b_ndim == 2 and not spec.epilogue:
-        return launch
+        return _plain(decision)
+    launch = _launcher(decision)
     names = ("a", "b", *spec.epilogue.operands)
     guard = guards.compiled(OP, names, signature_of(decision.variants.rows[0]).checks)
 
@@ -43,23 +43,43 @@ def _variants(decision) -> Callable:
         if scales is not None:
             arrays.append(mx.array(scales, mx.float32))
         guard(*(x.shape for x in arrays))
-        (c,) = _enqueue.launch(decision.variants, arrays, stream) if _native.status()[0] else _metal_kernel.launch(decision.variants, arrays, stream)
-        return _drop_axes(mx, c, spec)
+        return _drop_axes(mx, launch(arrays, stream), spec)
 
     return run
 
 
 def _launcher(decision) -> Callable:
+    """(arrays as the kernel sees them, stream) -> the result: of one kernel, or of split-K where the sizes say so."""
+    send = _enqueue.launch if _native.status()[0] else _metal_kernel.launch
+    split = _gemm_split.of(decision.spec, decision.engine)
+
+    def launch(arrays, stream):
+        if split.pays(arrays[0].shape, arrays[1].shape):
+            partials = send(split.partials, arrays[:2], stream)
+            return send(split.accumulate, [*partials, *arrays[2:]], stream)[0]
+        return send(decision.variants, arrays, stream)[0]
+
+    return launch
+
+
+def _plain(decision) -> Callable:
+    """Two matrices and nothing else: the call that must be cheap."""
+    launch, pays = _launcher(decision), _gemm_split.of(decision.spec, decision.engine).pays
     if not _native.status()[0]:
-        return lambda a, b, bias, residual, scales, stream: _metal_kernel.launch(decision.variants, (a, b), stream)[0]
+        return lambda a, b, bias, residual, scales, stream: launch((a, b), stream)
+    whole = _whole(decision)
+    return lambda a, b, bias, residual, scales, stream: launch((a, b), stream) if pays(a.shape, b.shape) else whole(a, b, stream)
+
+
+def _whole(decision) -> Callable:
     variants = _enqueue.native_set(decision.variants)
     launch2, active = _native.ext().launch2, _enqueue.emulator()
     if active is None:
-        return lambda a, b, bias, residual, scales, stream: launch2(variants, a, b, None, stream)
+        return lambda a, b, stream: launch2(variants, a, b, None, stream)
     launcher, cpu_stream = active.launcher(), _enqueue.cpu_stream
     if not device.has_gpu():
-        return lambda a, b, bias, residual, scales, stream: launch2(variants, a, b, launcher, stream)
-    return lambda a, b, bias, residual, scales, stream: launch2(variants, a, b, launcher, cpu_stream(stream))
+        return lambda a, b, stream: launch2(variants, a, b, launcher, stream)
+    return lambda a, b, stream: launch2(variants, a, b, launcher, cpu_stream(stream))
 
 
 def _axes(mx, x, spec, vector_axis: int):
@@ -129,7 +149,7 @@ def _mlx(decision) -> Callable:
         if plain_addmm and len(result) == max(a.ndim, b.ndim):
             return mx.addmm(residual, a, b, *(scales or (1.0, 1.0)), stream=stream)
         with mx.stream(mx.default_device() if stream is None else stream):
-            return formula(mx, epilogue, work, a, b, bias, residual, scales).astype(out)
+            return finish(mx, epilogue, product(mx, work, a, b), bias, residual, scales).astype(out)
 
     return run
 
@@ -139,9 +159,14 @@ def _dtype(mx, name: str):
     return getattr(mx, "bool_" if name == "bool" else name)
 
 
-def formula(mx, epilogue, work, a, b, bias, residual, scales):
-    """``activation(alpha * (a @ b) + bias) + beta * residual`` of MLX operations, in the type ``work``."""
-    y = mx.matmul(a.astype(work), b.astype(work))
+def product(mx, work, a, b):
+    """``a @ b`` of MLX operations, in the type ``work``."""
+    return mx.matmul(a.astype(work), b.astype(work))
+
+
+def finish(mx, epilogue, y, bias, residual, scales):
+    """``activation(alpha * y + bias) + beta * residual`` of MLX operations, in the type of ``y``."""
+    work = y.dtype
     if epilogue.scaled:
         y = scales[0] * y
     if bias is not None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from ..cost import Cost
 from ..dtypes import element_type
 from ..policies.gemm import SIZES
-from ..rules import Rule, ceildiv, dim, eq, every, ndim, rule, select, stride
+from ..rules import Rule, ceildiv, dim, eq, every, maximum, ndim, rule, select, stride
 from ..signature import Buffer, Check, Output, Scalar, Signature
 from ..variant import SIMD_WIDTH, Variant
 from . import gemm_dataflows
@@ -77,6 +77,8 @@ def _folds_along(operand: int) -> Rule:
 def signature(v: Variant) -> Signature:
     """Arguments, geometry and preconditions of a variant."""
     flow = gemm_dataflows.of(v)
+    if flow.signature is not None:
+        return flow.signature(v)
     types = tuple(element_type(t) for t in v.types)
     names = v.epilogue.operands
     matrices = [(2 + i, name) for i, name in enumerate(names) if name != "scales"]
@@ -84,12 +86,13 @@ def signature(v: Variant) -> Signature:
     buffers = [Buffer("a", types[0], 0), Buffer("b", types[1], 1)]
     buffers += [Buffer(name, types[2 + i], 2 + i) for i, name in enumerate(names)]
     buffers.append(Buffer("c", types[-1], 0, output=True))
-    batch_shape = tuple(select(eq(dim(0, axis), 1), dim(1, axis), dim(0, axis)) for axis in BATCH_AXES) if v.batched else ()
+    leading = (slices(v),) if flow.k_slice else ()
+    leading += tuple(select(eq(dim(0, axis), 1), dim(1, axis), dim(0, axis)) for axis in BATCH_AXES) if v.batched else ()
     return Signature(
         buffers=tuple(buffers),
         params="GemmParams",
         scalars=tuple(_scalars(v, f, matrices)),
-        outputs=(Output(types[-1], (*batch_shape, dim(0, -2), dim(1, -1))),),
+        outputs=(Output(types[-1], (*leading, dim(0, -2), dim(1, -1))),),
         checks=checks(v.batched, tuple(matrices)),
         when=every(SIZES[v.size](f), layout_fits(v, f), alignment_fits(v, f), flow.fits(v, f)),
         grid=grid(v, f),
@@ -116,11 +119,15 @@ def _scalars(v: Variant, f: Facts, matrices):
         for operand, name in [(0, "a"), (1, "b"), *matrices]:
             for number, axis in enumerate(BATCH_AXES):
                 yield Scalar(f"{name}_b{number}", "long", select(eq(dim(operand, axis), 1), 0, stride(operand, axis)))
+        if gemm_dataflows.of(v).k_slice:
+            yield Scalar("batch0", "int", f.batch[0])
         yield Scalar("batch1", "int", f.batch[1])
         yield Scalar("batch2", "int", f.batch[2])
     yield Scalar("M", "int", f.M)
     yield Scalar("N", "int", f.N)
     yield Scalar("K", "int", f.K)
+    if gemm_dataflows.of(v).k_slice:
+        yield Scalar("k_slice", "int", gemm_dataflows.of(v).k_slice(v))
 
 
 @lru_cache(maxsize=None)
@@ -174,7 +181,22 @@ def grid(v: Variant, f: Facts) -> tuple[Rule, Rule, Rule]:
     """Threadgroups along x, y, z; a swizzle of 2**s rows widens x and pads y (raster.metal.j2 undoes it)."""
     tiles_m, tiles_n = ceildiv(f.M, v.tile.m), ceildiv(f.N, v.tile.n)
     swizzle = v.option("swizzle", 0)
-    return tiles_n * 2**swizzle, ceildiv(tiles_m, 2**swizzle), depth(f)
+    return tiles_n * 2**swizzle, ceildiv(tiles_m, 2**swizzle), depth(f) * slices(v)
+
+
+def slices(v: Variant) -> Rule:
+    """Number of slices of K, from shapes alone: it is a size of a sliced variant's output."""
+    k_slice = gemm_dataflows.of(v).k_slice
+    return maximum(ceildiv(dim(0, -1), k_slice(v)), 1) if k_slice else rule(1)
+
+
+@lru_cache(maxsize=None)
+def sizes(batched: bool) -> tuple[Rule, Rule, Rule]:
+    """M, N and K from shapes alone; M counts the rows of all batches."""
+    rows = dim(0, -2)
+    for axis in BATCH_AXES if batched else ():
+        rows = rows * select(eq(dim(0, axis), 1), dim(1, axis), dim(0, axis))
+    return rows, dim(1, -1), dim(0, -1)
 
 
 def depth(f: Facts) -> Rule:

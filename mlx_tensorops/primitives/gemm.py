@@ -44,27 +44,34 @@ def legal(spec: GemmSpec, engine: str) -> list[str]:
 
 
 def rows(spec: GemmSpec, engine: str, entries) -> tuple[Variant, ...]:
-    """The variants of one set: all rows of each policy entry, in the entries' order."""
-    return tuple(v for entry in entries for v in rows_of(
-        spec, engine, entry.dataflow, entry.tile, size=entry.size, options=dict(entry.options), alignments=entry.alignments))
+    """The variants of one set: all rows of each policy entry, in the entries' order. Entries that refuse the spec fall out."""
+    taken = [e for e in entries if not refusals(spec, engine, e.dataflow, e.tile, dict(e.options))] or entries
+    return tuple(v for e in taken for v in rows_of(
+        spec, engine, e.dataflow, e.tile, size=e.size, options=dict(e.options), alignments=e.alignments))
 
 
 def rows_of(spec: GemmSpec, engine: str, dataflow: str, tile, *, size: str = "", options: Mapping[str, Any] = {},
             alignments: tuple[str, ...] = ALIGNMENTS) -> tuple[Variant, ...]:
     """The variants of one dataflow and tile, one per layout and alignment it serves."""
     flow = gemm_dataflows.dataflows()[engine, dataflow]
-    reasons = flow.legal(spec, options)
+    reasons = refusals(spec, engine, dataflow, tile, options)
     if reasons:
         fail("gemm", f"dataflow {dataflow}: {'; '.join(reasons)}", cls=RuleError)
+    return tuple(_variant(spec, flow, tile, row, size, options) for row in flow.rows if row[1] in alignments)
+
+
+def refusals(spec: GemmSpec, engine: str, dataflow: str, tile, options: Mapping[str, Any]) -> list[str]:
+    """Reasons why a tile of a dataflow is not registered for a spec."""
+    flow = gemm_dataflows.dataflows()[engine, dataflow]
+    return [*flow.legal(spec, options), *gemm_dataflows.too_many_words(_variant(spec, flow, tile, flow.rows[0], "", options))]
+
+
+def _variant(spec: GemmSpec, flow, tile, row: tuple[str, str], size: str, options: Mapping[str, Any]) -> Variant:
     # Half and bfloat operands pass relaxed_precision = true: it has no numeric meaning for them, and it is
     # the only setting anyone has measured on an M5. f32 operands keep all bits unless tf32 was asked for.
     # simdgroup_matrix has no such setting: it multiplies what it is given.
-    relaxed = engine == "mpp" and ("float32" not in (spec.a, spec.b) or spec.precision == "tf32")
-    types = (spec.a, spec.b, *spec.extras, spec.out)
-    return tuple(
-        Variant("gemm", engine, dataflow, tile, layout, alignment, types, relaxed, spec.batched, spec.epilogue, size, flow.options(options))
-        for layout, alignment in flow.rows if alignment in alignments
-    )
+    relaxed = flow.engine == "mpp" and ("float32" not in (spec.a, spec.b) or spec.precision == "tf32")
+    return Variant("gemm", flow.engine, flow.name, tile, *row, flow.types(spec), relaxed, spec.batched, spec.epilogue, size, flow.options(options))
 
 
 def cost(v: Variant):
@@ -75,12 +82,12 @@ def cost(v: Variant):
 def variants() -> tuple[Variant, ...]:
     """Every kernel of the policy table for plain products; epilogues, batches and mixed types multiply these."""
     found: dict[str, Variant] = {}
-    for entry in (*table.TILES, *table.UNREACHED):
+    for entry in table.tables():
         for operand in FLOATS:
             for out in FLOATS:
                 for precision in ("exact", "tf32") if operand == "float32" else ("exact",):
                     spec = GemmSpec(operand, operand, out, precision=precision)
-                    if gemm_dataflows.dataflows()[entry.engine, entry.dataflow].legal(spec, dict(entry.options)):
+                    if refusals(spec, entry.engine, entry.dataflow, entry.tile, dict(entry.options)):
                         continue
                     for v in rows(spec, entry.engine, (entry,)):
                         found.setdefault(v.key, v)
@@ -91,12 +98,17 @@ def gradient(v: Variant, primals, cotangents, argnums):
     """The formula's gradient, composed of MLX operations; unused parts of it are never evaluated."""
     import mlx.core as mx
 
-    from ._gemm_run import formula
+    from ._gemm_run import finish, product
+
+    flow = gemm_dataflows.of(v)
+    if flow.k_slice:  # what adds the slices up passes the same cotangent to each; the maximum of equal values is exact
+        cotangents = [c.max(axis=0) for c in cotangents]
 
     def composed(*arrays):
-        extras = dict(zip(v.epilogue.operands, arrays[2:]))
+        y = arrays[0].sum(axis=0) if flow.adds_slices else product(mx, mx.float32, arrays[0], arrays[1])
+        extras = dict(zip(v.epilogue.operands, arrays[1 if flow.adds_slices else 2:]))
         scales = extras.pop("scales", (1.0, 1.0))
-        return formula(mx, v.epilogue, mx.float32, arrays[0], arrays[1], extras.get("bias"), extras.get("residual"), scales).astype(cotangents[0].dtype)
+        return finish(mx, v.epilogue, y, extras.get("bias"), extras.get("residual"), scales).astype(cotangents[0].dtype)
 
     _, gradients = mx.vjp(composed, list(primals), list(cotangents))
     return [gradients[i] for i in argnums]

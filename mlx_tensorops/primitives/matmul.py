@@ -8,7 +8,7 @@ from .. import device, resolve, tracing
 from ..epilogues import Epilogue
 from ..errors import DTypeError, fail
 from ..spec import GemmSpec
-from . import _enqueue, _gemm_guard, _gemm_run
+from . import _enqueue, _gemm_guard, _gemm_run, _gemm_split
 from .gemm import FAMILY
 
 OP = FAMILY.op
@@ -101,7 +101,7 @@ def describe(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=Non
     spec = _spec(a, b, out_dtype, precision, bias, activation, residual, False)
     decision = resolve.resolve(FAMILY.name, spec, engine, _enqueue.context(stream))
     _gemm_guard.as_mlx(a.shape, b.shape)
-    return decision, (a.shape, b.shape)
+    return _gemm_split.decided(decision, a.shape, b.shape), (a.shape, b.shape)
 
 
 def _make_plan(a, b, out_dtype, precision, engine, bias, activation, residual, scaled, stream) -> Plan:

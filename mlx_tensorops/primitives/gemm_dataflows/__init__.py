@@ -11,6 +11,7 @@ from typing import Any, Callable, Mapping
 from ...cost import Cost
 from ...errors import RuleError, fail
 from ...rules import Rule, rule
+from ...signature import Signature
 from ...variant import ALIGNMENTS, Variant
 
 # Every layout and alignment a set can have, first fit first; the strided row takes any strides and stands last.
@@ -35,7 +36,11 @@ class Dataflow:
         context: variant -> further values its template may name.
         fits: variant, facts of the problem -> rule beyond layout and alignment that its rows need.
         builtins: see Signature; a function of the variant where they depend on an axis.
-        k_slice: variant, facts -> length of the slices of K that threadgroups take, or None: each takes all of K.
+        k_slice: variant -> length of the slices of K that threadgroups take, or None: each takes all of K. A sliced variant's
+            output has one more axis in front, the slices.
+        adds_slices: whether it is the pass after a sliced variant: its first input is that one's output.
+        types: spec -> element types of the inputs in order, then of the output.
+        signature: variant -> Signature, where the usual one of a matrix product does not fit.
     """
 
     name: str
@@ -51,7 +56,10 @@ class Dataflow:
     context: Callable[[Variant], dict] = lambda v: {}
     fits: Callable[[Variant, Any], Rule] = lambda v, f: rule(1)
     builtins: tuple[str, ...] | Callable[[Variant], tuple[str, ...]] = ("block", "simdgroup")
-    k_slice: Callable[[Variant, Any], Rule] | None = None
+    k_slice: Callable[[Variant], Rule] | None = None
+    adds_slices: bool = False
+    types: Callable[[Any], tuple[str, ...]] = lambda spec: (spec.a, spec.b, *spec.extras, spec.out)
+    signature: Callable[[Variant], Signature] | None = None
 
     def options(self, chosen: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         """Chosen axis values as a Variant stores them: checked, defaults left out, sorted."""
@@ -71,6 +79,21 @@ def dataflows() -> Mapping[tuple[str, str], Dataflow]:
             flow = importlib.import_module(f"{__name__}.{info.name}").DATAFLOW
             found[flow.engine, flow.name] = flow
     return found
+
+
+# 32-bit registers of a lane that fragments may take. A thread has 128 (public reverse engineering of Apple's instruction
+# set); a quarter stays for addresses, the loop and the epilogue.
+WORDS_LIMIT = 96
+
+
+def too_many_words(variant: Variant) -> list[str]:
+    """The reason why a variant would spill registers, if it would. Depends on tile and types, not on the row."""
+    cost = of(variant).cost(variant)
+    words = cost.accumulator_words + cost.operand_words
+    if words <= WORDS_LIMIT:
+        return []
+    return [f"{words} words per lane ({cost.accumulator_words} of C, {cost.operand_words} of A and B) where {WORDS_LIMIT} fit; "
+            "a smaller part of C per simdgroup would"]
 
 
 def of(variant: Variant) -> Dataflow:
