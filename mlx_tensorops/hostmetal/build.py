@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import fail, lesson
 from . import cache, headers, lint, rewrite, signature, toolchain
-from .findings import CompileError
+from .findings import CompileError, in_metal_words
 from .tokens import tokenize
 
 MAX_SOURCE = 4 << 20
@@ -146,6 +146,7 @@ def _compile(work: Path, target: Path, text: str, flags: Sequence[str], kernel: 
 
 
 def compile_error(kernel: str, stderr: str, compiler: str) -> CompileError:
+    stderr = in_metal_words(stderr)
     lines = [f"{os.path.basename(m['file'])}:{m['line']}: {m['what']}: {m['text']}" for m in _DIAGNOSTIC.finditer(stderr)]
     shown = "\n".join(f"  {line}" for line in lines[:20]) or stderr[-2000:]
     return CompileError(f"[hostmetal] kernel {kernel} does not compile ({compiler}).\n{shown}", tuple(lines))

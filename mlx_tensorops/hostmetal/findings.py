@@ -12,6 +12,13 @@ class ToolchainError(TensorOpsError):
     """No usable clang on this machine, or it failed where no kernel is to blame."""
 
 
+def in_metal_words(text: str) -> str:
+    """Clang's names of the address spaces, as Metal spells them."""
+    for theirs, ours in (("__global", "device"), ("__constant", "constant"), ("__local", "threadgroup"), ("__private", "thread"), ("__generic ", "")):
+        text = text.replace(theirs, ours)
+    return text
+
+
 class CompileError(TensorOpsError):
     """The source is not valid MSL, as far as the emulator can tell. ``diagnostics`` holds the compiler's lines."""
 

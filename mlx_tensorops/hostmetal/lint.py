@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import headers, rewrite, signature, toolchain
-from .findings import CompileError
+from .findings import CompileError, in_metal_words
 from .tokens import ID, Token, closing, line_of, tokenize
 
 _BANNED = {
@@ -129,7 +129,7 @@ def declaration_complaints(tree: str, name: str, dialect: str) -> list[Complaint
         if file != name or node not in ("ParmVarDecl", "VarDecl", "FieldDecl", "FunctionDecl"):
             continue
         if "__generic" in type_text and "&&" not in type_text and dialect < "4.1":
-            found.append(Complaint(line, "address space", f"'{type_text}' has a pointer or reference without device, constant, thread or threadgroup"))
+            found.append(Complaint(line, "address space", f"'{in_metal_words(type_text)}' has a pointer or reference without device, constant, thread or threadgroup"))
         if node == "VarDecl" and "__constant" not in type_text and (depth == 1 or " static" in words) and " extern" not in words:
             found.append(Complaint(line, "program scope", "a variable at program scope, or static, must be in the constant address space"))
     return list(dict.fromkeys(found))

@@ -202,7 +202,10 @@ def _integer(source: str, tokens: list[Token], kernel: str, line: int) -> int:
 
 
 def entry(signature: Signature, instance: str) -> str:
-    """The C function that the runtime calls once per thread, and the one that tells the declared thread limit."""
+    """The C function that the runtime calls once per thread, and the one that tells the declared thread limit.
+
+    The kernel is named from the global namespace: metal may have a function of its name.
+    """
     arguments = []
     for i, p in enumerate(signature.parameters):
         type_name = f"P::at<{i}>"
@@ -223,5 +226,5 @@ def entry(signature: Signature, instance: str) -> str:
     return (
         f'\n{limits}\nextern "C" {quiet} unsigned hm_max_threads() {{ return {limit}; }}\n'
         f'extern "C" {quiet} void hm_kernel(__private unsigned long* b) {{\n'
-        f"  using P = __hm::parameters<decltype({instance})>;\n  {instance}(\n    {joined});\n}}\n"
+        f"  using P = __hm::parameters<decltype(::{instance})>;\n  ::{instance}(\n    {joined});\n}}\n"
     )
