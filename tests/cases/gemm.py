@@ -64,6 +64,10 @@ def make(view: str, rows: int, columns: int, dtype: str, rng: np.random.Generato
         return normal(columns, rows).swapaxes(-1, -2)
     if view == "offset":  # begins one element into its buffer: 2-byte alignment for half types
         return mx.array(rng.normal(size=int(np.prod(lead)) * rows * columns + 1, scale=scale).astype(np.float32)).astype(kind)[1:].reshape(*lead, rows, columns)
+    if view == "vector_rows":  # rows whole vectors of 4 apart, the first element aligned to such a vector
+        return _aligned(normal(rows, -(-columns // 4) * 4))[..., :columns]
+    if view == "vector_columns":  # stored transposed
+        return _aligned(normal(columns, -(-rows // 4) * 4))[..., :rows].swapaxes(-1, -2)
     if view == "gap":  # rows further apart than they are long
         return normal(rows, columns + 5)[..., :columns]
     if view == "every_other":  # no unit stride
@@ -75,6 +79,14 @@ def make(view: str, rows: int, columns: int, dtype: str, rng: np.random.Generato
     if view == "reversed":  # negative strides
         return normal(rows, columns)[..., ::-1, ::-1]
     raise ValueError(view)
+
+
+def _aligned(x: mx.array, to: int = 16) -> mx.array:
+    """The same values where the first element's address is a multiple of ``to``: MLX's CPU allocator gives odd multiples of 8."""
+    skipped = (to - 8) // x.itemsize
+    y = mx.concatenate([mx.zeros((skipped,), x.dtype), x.reshape(-1)])[skipped:].reshape(x.shape)
+    mx.eval(y)
+    return y
 
 
 def operands(case: Case, dtype: str, seed: int, scale: float = 1.0) -> tuple[mx.array, mx.array]:

@@ -20,7 +20,7 @@ OPERANDS = (("float16", "float16"), ("bfloat16", "bfloat16"), ("float32", "float
 EPILOGUES = ("", "bias", "residual", "scaled", *ACTIVATIONS)
 LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 EDGES = ("aligned", "ragged_m", "ragged")
-VIEW = {"n": "rows", "t": "columns"}
+VIEWS = {"coordinate": {"n": "rows", "t": "columns"}, "nax": {"n": "vector_rows", "t": "vector_columns"}}  # by fill style
 
 
 def entries() -> dict[str, table.Entry]:
@@ -92,10 +92,8 @@ class Choice:
             m = v.tile.m + 5
         elif self.edge == "ragged":
             m, n, k = v.tile.m + 3, v.tile.n + 13, 2 * step + 5
-        if v.option("fill", "") == "nax":  # rows a whole number of vectors apart
-            m, n, k = (-(-size // 4) * 4 for size in (m, n, k))
         lead = (1, 2, 3) if self.batched else ()
-        a_view, b_view = ("every_other", "gap") if self.layout == "strided" else (VIEW[side] for side in self.layout)
+        a_view, b_view = ("every_other", "gap") if self.layout == "strided" else (VIEWS[v.option("fill", "coordinate")][side] for side in self.layout)
         a = make(a_view, m, k, self.operands[0], rng, lead=lead)
         # Without leading axes of its own, b would let the batches fold into M.
         b = make(b_view, k, n, self.operands[1], rng, lead=lead)

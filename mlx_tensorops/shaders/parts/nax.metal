@@ -85,24 +85,28 @@ inline void fill_tail(thread CT& ct, const device T* origin, thread const Vector
   put(ct, values);
 }
 
-// Rounds once, after the epilogue. `row0` and `column0` place the fragments in C.
+// Rounds once, after the epilogue. `row0` and `column0` place the fragments in C. Stores move 8 bytes, the alignment that
+// MLX gives every array it allocates: where an output begins is not known when the row is chosen.
 template <bool MASK_ROWS, bool MASK_COLUMNS, typename CT, typename T, typename E>
 inline void store(uint lane, thread CT& ct, device T* c, long c_m, int row0, int column0, int M, int N, thread const E& finish) {
+  constexpr int WIDTH = 8 / sizeof(T);
 #pragma clang loop unroll(full)
-  for (int v = 0; v < 4; ++v) {
-    const int row = row0 + row_of<false>(lane, v), column = column0 + column_of<false>(lane, v);
+  for (int i = 0; i < 16; i += WIDTH) {
+    const int row = row0 + row_of<false>(lane, i / 4), column = column0 + column_of<false>(lane, i / 4) + i % 4;
     if (MASK_ROWS && row >= M) continue;
     device T* to = c + row * c_m + column;
-    const bool whole = !MASK_COLUMNS || (column + 4 <= N && c_m % 4 == 0);  // else C's rows are not aligned
-    metal::vec<T, 4> x(T(0.0f));
+    if (!MASK_COLUMNS || (column + WIDTH <= N && c_m % WIDTH == 0)) {
+      metal::vec<T, WIDTH> x;
 #pragma clang loop unroll(full)
-    for (int i = 0; i < 4; ++i) {
-      if (!MASK_COLUMNS || column + i < N) x[i] = T(finish.apply(ct[4 * v + i], row, column + i));
-    }
-    if (whole) *(device metal::vec<T, 4>*)to = x;
+      for (int e = 0; e < WIDTH; ++e) {
+        x[e] = T(finish.apply(ct[i + e], row, column + e));
+      }
+      *(device metal::vec<T, WIDTH>*)to = x;
+    } else {
 #pragma clang loop unroll(full)
-    for (int i = 0; i < 4; ++i) {
-      if (!whole && column + i < N) to[i] = x[i];
+      for (int e = 0; e < WIDTH; ++e) {
+        if (column + e < N) to[e] = T(finish.apply(ct[i + e], row, column + e));
+      }
     }
   }
 }
