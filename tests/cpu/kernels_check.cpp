@@ -114,6 +114,20 @@ static void check_rounding() {
   }
 }
 
+// Payloads that a careless rounding carries into infinity or into the sign.
+static void check_nan() {
+  const uint32_t patterns[] = {0x7f800001u, 0x7fffffffu, 0xffffffffu, 0xff800001u};
+  for (uint32_t bits : patterns) {
+    float x;
+    uint16_t half;
+    memcpy(&x, &bits, 4);
+    kernels.finish({&x, nullptr, nullptr, Activation::none, Type::bf16, &half}, 1);
+    CHECK((half & 0x7fff) > 0x7f80, "NaN %08x to bf16 gives %04x", bits, half);
+    kernels.finish({&x, nullptr, nullptr, Activation::none, Type::f16, &half}, 1);
+    CHECK((half & 0x7fff) > 0x7c00, "NaN %08x to f16 gives %04x", bits, half);
+  }
+}
+
 static void check_packing(Type type, int64_t rows, int64_t columns) {
   int64_t stride = columns + 3;
   fill(type, source, rows * stride);
@@ -216,6 +230,7 @@ static void check_activations() {
 int main() {
   check_every_half();
   check_rounding();
+  check_nan();
   check_activations();
   const int64_t sizes[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 50, 64};
   for (Type type : kTypes)

@@ -1,0 +1,103 @@
+"""What the compiled kernels are made of, and every kernel on its own (kernels_check.cpp), mutants included."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_tensorops.primitives import _cpu, _native
+
+ROOT = Path(__file__).parents[2]
+SOURCES, CHECK = ROOT / "cpp" / "cpu", Path(__file__).with_name("kernels_check.cpp")
+FLAGS = {"baseline": [], "avx2": ["-mavx2", "-mfma", "-mf16c"],
+         "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"], "neon": []}
+HERE = [name for name in FLAGS if name in _cpu.info()["usable_instruction_sets"]]
+
+
+def compiler() -> list[str]:
+    found = shutil.which("g++") or shutil.which("clang++")
+    return [found] if found else [sys.executable, "-m", "ziglang", "c++"]
+
+
+def run(*command: object, **kwargs) -> subprocess.CompletedProcess:
+    return subprocess.run([str(x) for x in command], capture_output=True, text=True, timeout=300, **kwargs)
+
+
+def build_check(folder: Path, name: str, sources: Path, *, level: str = "-O2", tool: list[str] | None = None, extra: tuple[str, ...] = ()) -> Path:
+    tool, program = tool or compiler(), folder / f"check_{name}"
+    kernels = folder / f"kernels_{name}.o"
+    for command in ((*tool, "-std=c++20", level, *FLAGS[name], "-I", sources, "-c", sources / f"kernels_{name}.cpp", "-o", kernels),
+                    (*tool, "-std=c++20", "-O1", *extra, "-I", sources, f"-DTABLE={name}_kernels", CHECK, kernels, "-o", program)):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+    return program
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_kernels_one_by_one(tmp_path, name):
+    done = run(build_check(tmp_path, name, SOURCES))
+    assert done.returncode == 0, done.stdout
+
+
+# (file, what to break, how): each must be noticed.
+MUTANTS = [
+    ("kernels_body.h", "for (int64_t k = 0; k < depth; k++) {\n    V b[kTileVectors];", "for (int64_t k = 0; k + 1 < depth; k++) {\n    V b[kTileVectors];"),
+    ("kernels_body.h", "dst[i + kLanes + j] = src[i + 2 * j + 1];", "dst[i + kLanes + j] = src[i + 2 * j];"),
+    ("kernels_body.h", "store(out, accumulate ? add", "store(out, !accumulate ? add"),
+    ("kernels_baseline.cpp", "bits + 0x7fffu + ((bits >> 16) & 1u)", "bits + 0x8000u"),
+    ("kernels_baseline.cpp", "pick(v != v, (V)(bits | 0x400000u), (V)rounded)", "(V)rounded"),
+]
+
+
+@pytest.mark.parametrize("mutant", range(len(MUTANTS)))
+def test_the_kernel_check_notices_mutants(tmp_path, mutant):
+    file, old, new = MUTANTS[mutant]
+    sources = tmp_path / "cpu"
+    shutil.copytree(SOURCES, sources)
+    text = (sources / file).read_text()
+    assert text.count(old) == 1, "the mutant no longer applies"
+    (sources / file).write_text(text.replace(old, new))
+    done = run(build_check(tmp_path, "baseline", sources, level="-O1"))
+    assert done.returncode == 1, done.stdout
+
+
+def test_neon_compiles_and_where_possible_runs(tmp_path):
+    """Compiled for arm64 Linux by zig; run under qemu where that and a cross toolchain are installed."""
+    done = run(sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-gnu", "-std=c++20", "-O2", "-Wall", "-Wextra", "-Wno-unused-function",
+               "-Werror", "-I", SOURCES, "-c", SOURCES / "kernels_neon.cpp", "-o", tmp_path / "neon.o")
+    assert done.returncode == 0, done.stderr
+    cross, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+    if cross and emulator:
+        done = run(emulator, build_check(tmp_path, "neon", SOURCES, tool=[cross], extra=("-static",)))
+        assert done.returncode == 0, done.stdout
+    else:
+        print("the NEON kernels were compiled, not run: qemu-aarch64 or aarch64-linux-gnu-g++ is missing")
+
+
+@pytest.mark.parametrize("name", [n for n in ("baseline", "avx2", "avx512") if n == "baseline" or "avx2" in HERE])
+def test_kernel_files_export_one_symbol(tmp_path, name):
+    """Anything else with external linkage could be merged with a baseline copy, and run where AVX does not exist."""
+    done = run(*compiler(), "-std=c++20", "-O1", *FLAGS[name], "-c", SOURCES / f"kernels_{name}.cpp", "-o", tmp_path / "k.o")
+    assert done.returncode == 0, done.stderr
+    symbols = run("nm", "--extern-only", "--defined-only", "--demangle", tmp_path / "k.o").stdout.splitlines()
+    assert [re.sub(r"^\S+ \S ", "", s) for s in symbols] == [f"mlx_tensorops::cpu::{name}_kernels()"]
+
+
+def test_kernel_files_include_no_library_code():
+    for file in (*SOURCES.glob("kernels*.cpp"), SOURCES / "kernels.h", SOURCES / "kernels_body.h"):
+        included = set(re.findall(r"#include\s+[<\"](\S+)[>\"]", file.read_text()))
+        assert included <= {"kernels.h", "kernels_body.h", "stdint.h", "immintrin.h", "arm_neon.h"}, file
+
+
+def test_the_extension_exports_no_blas():
+    import lief
+
+    library = lief.parse(_native.ext().__file__)
+    names = [s.name for s in library.exported_symbols]
+    assert any("PyInit" in n for n in names)
+    assert not [n for n in names if re.search(r"cblas_|sgemm", n)]
