@@ -25,7 +25,8 @@ namespace {
 // Found in the file without loading it: an extension built for another MLX does not load at all, and
 // the message must still say which one it was built for. mlx_tensorops/primitives/_native.py reads it.
 constexpr char kBuiltFor[] =
-    "mlx_tensorops built for mlx=" MLX_TENSOROPS_MLX_VERSION " nanobind=" MLX_TENSOROPS_NANOBIND_VERSION ";";
+    "mlx_tensorops built for mlx=" MLX_TENSOROPS_MLX_VERSION
+    " nanobind=" MLX_TENSOROPS_NANOBIND_VERSION ";";
 
 std::shared_ptr<HostLauncher> launcher_of(HostLauncherHandle* handle) {
   return handle ? handle->get() : nullptr;
@@ -52,7 +53,6 @@ std::int64_t evaluate(const std::string& program, Arrays inputs) {
 
 nb::dict record(const VariantSetHandle& handle, Arrays inputs) {
   const auto variants = handle.get();
-  variants->check(inputs);
   Arrays outputs;
   const auto shapes = variants->output_shapes(inputs);
   for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -95,14 +95,15 @@ NB_MODULE(_ext, m) {
 
   bind_handles(m);
 
-  m.def("launch", &launch_list, "variant_set"_a, "inputs"_a, "launcher"_a.none(), "stream"_a.none() = nb::none(),
-        "Add the operation to the graph; returns its outputs, unevaluated.");
-  m.def("launch2", &launch_pair, "variant_set"_a, "a"_a, "b"_a, "launcher"_a.none(), "stream"_a.none() = nb::none(),
-        "launch for two inputs and one output, without lists.");
+  m.def("launch", &launch_list, "variant_set"_a, "inputs"_a, "launcher"_a.none(),
+        "stream"_a.none() = nb::none(), "Add the operation to the graph; returns its outputs, unevaluated.");
+  m.def("launch2", &launch_pair, "variant_set"_a, "a"_a, "b"_a, "launcher"_a.none(),
+        "stream"_a.none() = nb::none(), "launch for two inputs and one output, without lists.");
   m.def("record", &record, "variant_set"_a, "inputs"_a,
         "Evaluate the inputs and say what would be launched; launches nothing.");
 
-  m.def("trace_start", &Trace::start, "capacity"_a, "Record launches from now on; keep the last `capacity`.");
+  m.def("trace_start", &Trace::start, "capacity"_a,
+        "Record launches from now on; keep the last `capacity`.");
   m.def("trace_stop", &trace_stop, "Stop recording; returns the records.");
 
 #ifdef MLX_TENSOROPS_HAS_CPU_KERNELS

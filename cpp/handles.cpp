@@ -50,8 +50,8 @@ Binding binding(const nb::tuple& spec) {
   std::string format;
   std::vector<std::string> programs;
   int argument = 0;
-  if (spec.size() == 3 && nb::try_cast(spec[0], kind) && kind == "scalars" && nb::try_cast(spec[1], format) &&
-      nb::try_cast(spec[2], programs)) {
+  if (spec.size() == 3 && nb::try_cast(spec[0], kind) && kind == "scalars" &&
+      nb::try_cast(spec[1], format) && nb::try_cast(spec[2], programs)) {
     return {Binding::Kind::kScalars, 0, {format, rules(programs)}};
   }
   if (spec.size() == 2 && nb::try_cast(spec[0], kind) && nb::try_cast(spec[1], argument)) {
@@ -120,12 +120,14 @@ void make_variant_set(VariantSetHandle* self, const std::string& op, int inputs,
     row_list.push_back(row(spec));
   }
   auto callback = vjp.is_none() ? nullptr : Callback::make(std::move(vjp));
-  auto set = std::make_shared<const VariantSet>(op, inputs, std::move(output_list), std::move(check_list),
-                                                std::move(row_list), vjp_through(callback, op));
+  auto set = std::make_shared<const VariantSet>(op, inputs, std::move(output_list),
+                                                std::move(check_list), std::move(row_list),
+                                                vjp_through(callback, op));
   new (self) VariantSetHandle(std::move(set), std::move(callback));
 }
 
-void make_launcher(HostLauncherHandle* self, std::uintptr_t dispatch, nb::bytes options, nb::object prepare) {
+void make_launcher(HostLauncherHandle* self, std::uintptr_t dispatch, nb::bytes options,
+                   nb::object prepare) {
   auto callback = Callback::make(std::move(prepare));
   auto through = [callback](const std::string& source, const std::string& kernel) {
     const auto context = "preparing kernel " + kernel + ": ";
@@ -178,7 +180,7 @@ void bind_handles(nb::module_& m) {
         return keys;
       });
   nb::class_<HostLauncherHandle>(m, "HostLauncher", nb::type_slots(slots<HostLauncher>),
-                                 "The emulator: its dispatch function, options, and how to compile a kernel.")
+                                 "The emulator: its dispatch, options, and how to compile a kernel.")
       .def("__init__", &make_launcher, "dispatch_address"_a, "options"_a, "prepare"_a);
 }
 

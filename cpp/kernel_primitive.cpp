@@ -17,8 +17,8 @@ KernelPrimitive::KernelPrimitive(mlx::core::Stream stream, std::shared_ptr<const
 void KernelPrimitive::eval_cpu(const Arrays& inputs, Arrays& outputs) {
   if (!launcher_) {
     throw std::runtime_error(
-        "[" + variants_->op() + "] is a Metal kernel and was placed on a CPU stream; use a GPU stream, " +
-        "or mlx_tensorops.hostmetal.active() to emulate it");
+        "[" + variants_->op() + "] is a Metal kernel and was placed on a CPU stream; use a GPU "
+        "stream, or mlx_tensorops.hostmetal.active() to emulate it");
   }
   HostEncoder encoder(*variants_, *launcher_, stream());
   encode(*variants_, inputs, outputs, encoder);
@@ -68,7 +68,8 @@ Arrays launch(std::shared_ptr<const VariantSet> variants, Arrays inputs,
   const auto& outputs = variants->outputs();
   auto primitive = std::make_shared<KernelPrimitive>(stream, variants, std::move(launcher));
   if (outputs.size() == 1) {
-    return {mlx::core::array(std::move(shapes[0]), outputs[0].dtype, std::move(primitive), std::move(inputs))};
+    return {mlx::core::array(std::move(shapes[0]), outputs[0].dtype, std::move(primitive),
+                             std::move(inputs))};
   }
   std::vector<mlx::core::Dtype> dtypes;
   for (const auto& output : outputs) {

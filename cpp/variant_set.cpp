@@ -173,6 +173,10 @@ void VariantSet::validate(const Row& row) const {
   if (threads < 1 || threads > kMaxThreads) {
     bad("threads per threadgroup must be 1 .. " + std::to_string(kMaxThreads));
   }
+  if (row.threadgroup_args.size() > kMaxBuffers) {
+    bad(std::to_string(row.threadgroup_args.size()) + " threadgroup arguments, Metal has " +
+        std::to_string(kMaxBuffers));
+  }
   std::uint64_t bytes = 0;
   for (auto length : row.threadgroup_args) {
     // MTLComputeCommandEncoder.setThreadgroupMemoryLength takes multiples of 16.

@@ -45,7 +45,8 @@ struct Output {
   std::vector<Rule> shape;
 };
 
-using Vjp = std::function<Arrays(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums)>;
+using Vjp = std::function<Arrays(const Arrays& primals, const Arrays& cotangents,
+                                 const std::vector<int>& argnums)>;
 
 class VariantSet {
  public:

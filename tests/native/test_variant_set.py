@@ -48,6 +48,7 @@ def outputs_bound(times):
     (dict(threads=(1025, 1, 1)), "threads per threadgroup must be 1 .. 1024"),
     (dict(threads=(2**31, 2**31, 4)), "threads per threadgroup must be 1 .. 1024"),
     (dict(threadgroup_args=[100]), "100 bytes is not a multiple of 16"),
+    (dict(threadgroup_args=[16] * 32), "32 threadgroup arguments, Metal has 31"),
     (dict(threadgroup_args=[16384, 16400]), "32784 threadgroup bytes, the limit is 32768"),
 ])
 def test_contradictions_of_a_row(change, why):
@@ -181,6 +182,17 @@ def test_a_plan_says_what_would_be_launched(ext):
 def test_nothing_is_launched_for_nothing(ext):
     assert ext.record(variants(), [mx.zeros((0, 8)), mx.zeros((8, 3))]) == {"row": None, "zeroed": 0}
     assert ext.record(variants(), [mx.zeros((4, 0)), mx.zeros((0, 3))]) == {"row": None, "zeroed": 1}
+
+
+def test_one_empty_input_is_enough_for_nothing_to_be_launched(ext):
+    """K = 0 with a bias: the sum is over nothing, whatever else there is."""
+    plan = ext.record(variants(inputs=3), [mx.zeros((4, 0)), mx.zeros((0, 3)), mx.zeros((3,))])
+    assert plan == {"row": None, "zeroed": 1}
+
+
+def test_evaluation_repeats_the_checks(ext):
+    with pytest.raises(ValueError, match=r"^\[matmul\] a and b disagree about K$"):
+        ext.record(variants(), [mx.zeros((2, 3)), mx.zeros((4, 5))])
 
 
 def test_bfloat16_and_offsets_in_bytes(ext):
