@@ -29,24 +29,25 @@ def _swizzles(components):
 
 def test_every_swizzle_reads_and_writes():
     """Reads all of them from one vector; writes all that have no duplicate, one after the other."""
-    lines, expected, written = [], [], []
+    reads, expected, writes, written = [], [], [], []
     for n in (2, 3, 4):
-        lines.append(f"{{ float{n} v; for (int i = 0; i < {n}; ++i) v[i] = {n} * 10 + i;")
         for letters, picked in _swizzles(n):
             name = "".join(letters[i] for i in picked)
-            lines += [f"o[{len(expected) + k}] = v.{name}[{k}];" for k in range(len(picked))]
+            reads += [f"o[{len(expected) + k}] = v{n}.{name}[{k}];" for k in range(len(picked))]
             expected += [n * 10 + i for i in picked]
-        lines.append("}")
-    for n in (2, 3, 4):
-        for letters, picked in _swizzles(n):
-            if len(set(picked)) != len(picked):
-                continue
-            name = "".join(letters[i] for i in picked)
-            values = ", ".join(str(float(k + 1)) for k in range(len(picked)))
-            lines.append(f"{{ float{n} v(0); v.{name} = float{len(picked)}({values}); for (int i = 0; i < {n}; ++i) w[{len(written)} + i] = v[i]; }}")
-            written += [picked.index(i) + 1 if i in picked else 0 for i in range(n)]
-    source = "kernel void k(device float* o [[buffer(0)]], device float* w [[buffer(1)]]) {\n" + "\n".join(lines) + "\n}"
-    out = run(source, [np.zeros(len(expected), np.float32), np.zeros(len(written), np.float32)], header=STDLIB, threadgroup=1)
+            if len(set(picked)) == len(picked):
+                values = ", ".join(str(float(k + 1)) for k in range(len(picked)))
+                writes.append(f"{{ float{n} v(0); v.{name} = float{len(picked)}({values}); for (int i = 0; i < {n}; ++i) w[{len(written)} + i] = v[i]; }}")
+                written += [picked.index(i) + 1 if i in picked else 0 for i in range(n)]
+    # Many functions: the compiler's time grows with the square of one function's variables.
+    statements = [*reads, *writes]
+    blocks = [statements[i : i + 100] for i in range(0, len(statements), 100)]
+    functions = "".join(
+        f"__attribute__((noinline)) void f{k}(device float* o, device float* w, float2 v2, float3 v3, float4 v4) {{ {' '.join(block)} }}\n"
+        for k, block in enumerate(blocks))
+    calls = " ".join(f"f{k}(o, w, float2(20, 21), float3(30, 31, 32), float4(40, 41, 42, 43));" for k in range(len(blocks)))
+    source = f"{functions} kernel void k(device float* o [[buffer(0)]], device float* w [[buffer(1)]]) {{ {calls} }}"
+    out = run(source, [np.zeros(len(expected), np.float32), np.zeros(len(written), np.float32)], kernel="k", header=STDLIB, threadgroup=1)
     assert np.array_equal(out[0], expected) and np.array_equal(out[1], written)
 
 
@@ -128,3 +129,35 @@ def test_bfloat_rounds_to_nearest_even():
         floats = np.stack([halved.astype(np.float32), a * np.float32(1.5), (a < b) + 2 * (a >= b) + 4 * (a == b), np.where(np.arange(64) & 1, a, b)], 1)
     assert np.array_equal(np.asarray(out[1]).reshape(64, 6), expected)
     assert np.array_equal(np.asarray(out[2]).reshape(64, 4), floats)
+
+
+MATRICES = """
+struct P { float4x4 m; };
+kernel void k(device float* o [[buffer(0)]], constant P& p [[buffer(1)]], device half4x4* h [[buffer(2)]], device uint* w [[buffer(3)]]) {
+  int i = 0;
+  float4x4 m = p.m;
+  float4 v(1, 2, 3, 4);
+  float4 a = m * v, b = v * m;
+  float4x4 q = m * transpose(m) + float4x4(2.0f) - 0.5f * m;
+  for (int k = 0; k < 4; ++k) { o[i++] = a[k]; o[i++] = b[k]; }
+  for (int c = 0; c < 4; ++c) for (int r = 0; r < 4; ++r) o[i++] = q[c][r];
+  float2x3 s = float2x3(float3(1, 2, 3), float3(4, 5, 6));
+  float3 t = s * float2(1, 10); o[i++] = t.z; o[i++] = (t * s).y; o[i++] = determinant(m); o[i++] = determinant(float2x2(1, 2, 3, 4));
+  h[0] = half4x4(m); o[i++] = h[0][1][2];
+  w[0] = pack_float_to_unorm4x8(float4(0, 0.5f, 1, 2)); w[1] = pack_float_to_snorm2x16(float2(-1, 0.25f));
+  float4 u = unpack_snorm4x8_to_float(0x8180007fu); for (int k = 0; k < 4; ++k) o[i++] = u[k];
+}
+"""
+
+
+def test_matrices_and_packing():
+    m = np.random.default_rng(11).standard_normal((4, 4)).astype(np.float32)  # as stored: m[column, row]
+    out = run(MATRICES, [np.zeros(33, np.float32), m, np.zeros((4, 4), np.float16), np.zeros(2, np.uint32)], header=STDLIB, threadgroup=1)
+    o, M, v = np.asarray(out[0]), m.T.astype(np.float64), np.arange(1.0, 5)
+    assert np.allclose(o[0:8:2], M @ v, rtol=1e-5, atol=1e-5) and np.allclose(o[1:8:2], v @ M, rtol=1e-5, atol=1e-5)
+    assert np.allclose(o[8:24].reshape(4, 4).T, M @ M.T + 2 * np.eye(4) - 0.5 * M, rtol=1e-5, atol=1e-5)
+    t = np.array([41.0, 52, 63])
+    assert np.allclose(o[24:28], [t[2], t @ [4, 5, 6], np.linalg.det(M), -2], rtol=1e-5, atol=1e-5)
+    assert o[28] == np.float16(m[1, 2]) and np.array_equal(out[2], m.astype(np.float16))
+    assert list(out[3]) == [0xFFFF8000, (8192 << 16 | 0x8001) & 0xFFFFFFFF]
+    assert np.array_equal(o[29:33], np.array([1, 0, -1, -1], np.float32))
