@@ -20,6 +20,7 @@ class Cost:
         operand_words: 32-bit registers per lane that hold operand fragments at the same time.
         barriers: threadgroup barriers, each counted once per threadgroup.
         mma8x8: multiplications of 8x8 simdgroup matrices issued.
+        opaque: the operands are read inside matmul2d: operand_bytes counts every element of a step once, which hardware may exceed.
         threadgroup_load, threadgroup_store: bytes read from and written to threadgroup memory; exact like operand_bytes.
     """
 
@@ -31,5 +32,6 @@ class Cost:
     operand_words: int
     barriers: Rule = rule(0)
     mma8x8: Rule = rule(0)
+    opaque: bool = False
     threadgroup_load: Rule = rule(0)
     threadgroup_store: Rule = rule(0)

@@ -61,8 +61,10 @@ def counters_as_predicted(variant, shapes, dispatch: dict, layout: str) -> None:
     assert counters[name] == issued
     assert counters["macs"] == cost.macs(shapes, strides)
     assert counters["barriers"] == cost.barriers(shapes, strides)
-    if any(counters["device_load"]) and layout != "padded":  # slots that are no element load one, too
-        assert counters["device_load"][: len(cost.operand_bytes)] == [rule(shapes, strides) for rule in cost.operand_bytes]
+    loads, others = ("opaque_load", "device_load") if cost.opaque else ("device_load", "opaque_load")
+    if any(counters[loads]) and layout != "padded":  # slots that are no element load one, too
+        assert counters[loads][: len(cost.operand_bytes)] == [rule(shapes, strides) for rule in cost.operand_bytes]
+        assert not any(counters[others][: len(cost.operand_bytes)])
         assert sum(counters["device_store"]) == cost.output_bytes(shapes, strides)
         assert counters["threadgroup_load"] == cost.threadgroup_load(shapes, strides)
         assert counters["threadgroup_store"] == cost.threadgroup_store(shapes, strides)
