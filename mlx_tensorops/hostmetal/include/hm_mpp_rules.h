@@ -30,8 +30,9 @@ template <class A, class B, class C> constexpr bool legal_formats() {
   if (same<B, metal::uint4b_format>::value) return floats || (is_u8<A> && is_i32<C>);
 #endif
 #ifdef __HAVE_INT2B_FORMAT_TYPE__
-  if (same<B, metal::int2b_format>::value || same<B, metal::uint2b_format>::value)
-    return floats || ((is_i8<A> || is_u8<A>) && is_i32<C>);
+  // Signedness pairs as for 4 bits: the only reading of the header's list that has its 69 rows.
+  if (same<B, metal::int2b_format>::value) return floats || (is_i8<A> && is_i32<C>);
+  if (same<B, metal::uint2b_format>::value) return floats || (is_u8<A> && is_i32<C>);
   return f16 || (same<A, B>::value && (is_f16<C> || is_f32<C>));
 #endif
   return false;
