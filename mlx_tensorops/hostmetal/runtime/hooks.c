@@ -11,13 +11,14 @@ static object object_at(uintptr_t address) {
   }
   return no_object;
 }
-static void misaligned(uintptr_t address, unsigned alignment, uintptr_t pc) {
+__attribute__((noinline)) static void misaligned(uintptr_t address, unsigned alignment, uintptr_t pc) {
+  if (!__hm_cur) return;
   object o = object_at(address);
   find(MISALIGNED, pc, o, this_thread(), -1, 0, "byte %ld of its buffer or variable is no multiple of %u", o.offset, alignment);
 }
 /* Clang calls these, and not the unaligned ones, for accesses that it may assume aligned to 8 bytes or to their size. */
-static void access_aligned(void* p, unsigned n, int write, uintptr_t pc) {
-  if (__hm_cur && (uintptr_t)p & ((n < 8 ? n : 8) - 1)) misaligned((uintptr_t)p, n < 8 ? n : 8, pc);
+static inline void access_aligned(void* p, unsigned n, int write, uintptr_t pc) {
+  if (__builtin_expect((uintptr_t)p & ((n < 8 ? n : 8) - 1), 0)) misaligned((uintptr_t)p, n < 8 ? n : 8, pc);
   access_memory((uintptr_t)p, n, write, pc);
 }
 
@@ -63,7 +64,7 @@ typedef struct alignment_check { check_place at; void* type; uint8_t log_alignme
 typedef struct bounds_check { check_place at; void *array, *index; } bounds_check;
 
 void __ubsan_handle_type_mismatch_v1(alignment_check* check, uintptr_t address) {
-  if (__hm_cur) misaligned(address, 1u << check->log_alignment, PC);
+  misaligned(address, 1u << check->log_alignment, PC);
 }
 /* Negative and huge indices arrive as the bits of a 64-bit integer. */
 void __ubsan_handle_out_of_bounds(bounds_check* check, uintptr_t index) {

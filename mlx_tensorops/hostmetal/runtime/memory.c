@@ -1,5 +1,9 @@
 /* Device buffers and threadgroup variables: where they live, who touched them when. */
-typedef struct device_buffer { uintptr_t low, high, slack_low, slack_high; unsigned index; } device_buffer;
+typedef struct device_buffer {
+  uintptr_t low, high, slack_low, slack_high;
+  unsigned index;
+  int written;                             /* may be, or was; nothing races on a buffer that is only read */
+} device_buffer;
 typedef struct variable { unsigned id, offset; uint64_t bytes; const char* name; } variable;
 
 /* What is known of one byte. Threads are numbered from 1; the numbers above stand for a whole scope. */
@@ -41,7 +45,7 @@ static int buffers_open(const hm_launch* l, int shared) {
     size_t pages = (b->bytes + 16 + PAGE - 1) / PAGE * PAGE;
     uintptr_t start = (uintptr_t)at + pages - b->bytes;
     start -= (start - (uintptr_t)b->data) & 15;
-    buffers[i] = (device_buffer){start, start + b->bytes, (uintptr_t)at, (uintptr_t)at + pages, b->index};
+    buffers[i] = (device_buffer){start, start + b->bytes, (uintptr_t)at, (uintptr_t)at + pages, b->index, b->writable};
     memset(at, 0xff, start - (uintptr_t)at);
     memcpy((void*)start, b->data, b->bytes);
     memset((void*)(start + b->bytes), 0xff, (uintptr_t)at + pages - start - b->bytes);
@@ -173,7 +177,7 @@ static const char* who(unsigned thread, char* text) {
 }
 static int reportable(unsigned thread) { return thread <= MAX_THREADS ? (int)thread - 1 : -1; }
 
-static void race(object o, int class, unsigned now, int write, unsigned then, int wrote, uint32_t time, uint32_t then_pc, uintptr_t pc) {
+__attribute__((noinline)) static void race(object o, int class, unsigned now, int write, unsigned then, int wrote, uint32_t time, uint32_t then_pc, uintptr_t pc) {
   char a[48], b[48], what[80];
   int flags = separated_by_other_flags(then, time, now);
   if (o.variable) snprintf(what, sizeof what, "byte %ld of threadgroup '%.40s'", o.offset, o.variable);
@@ -184,7 +188,7 @@ static void race(object o, int class, unsigned now, int write, unsigned then, in
 }
 
 /* Follows one access of bytes cells[0..n); o.offset is that of the first. */
-static void follow(cell* c, unsigned n, int write, int class, object o, uintptr_t pc) {
+__attribute__((noinline)) static void follow(cell* c, unsigned n, int write, int class, object o, uintptr_t pc) {
   unsigned now = access_mode & HM_ACCESS_SIMDGROUP ? WHOLE_SIMDGROUP + __hm_cur->simdgroup
                : access_mode & HM_ACCESS_THREADGROUP ? WHOLE_THREADGROUP : __hm_cur->thread_index + 1;
   int atomic = (access_mode & HM_ACCESS_ATOMIC) != 0;
@@ -236,7 +240,7 @@ static void follow(cell* c, unsigned n, int write, int class, object o, uintptr_
   }
 }
 
-static void access_threadgroup(uintptr_t address, unsigned n, int write, uintptr_t pc) {
+__attribute__((noinline)) static void access_threadgroup(uintptr_t address, unsigned n, int write, uintptr_t pc) {
   unsigned offset = address - (uintptr_t)arena;
   for (unsigned i = 0; i < variable_count; ++i) {
     const variable* v = &variables[i];
@@ -253,27 +257,31 @@ static void access_threadgroup(uintptr_t address, unsigned n, int write, uintptr
        o.variable, near ? (unsigned long)near->bytes : 0ul);
 }
 
-static void access_device(uintptr_t address, unsigned n, int write, uintptr_t pc) {
-  static const device_buffer* last;
-  const device_buffer* b = last;
+__attribute__((noinline)) static void outside(uintptr_t address, unsigned n, int write, uintptr_t pc) {
+  const device_buffer* near = nearest_buffer(address);
+  object o = {near ? (int)near->index : -1, 0, near ? (long)(address - near->low) : 0};
+  find(OUT_OF_BOUNDS, pc, o, this_thread(), -1, 0, "%s of %u bytes at byte %ld of buffer %d, which has %lu", write ? "store" : "load", n, o.offset,
+       o.buffer, near ? (unsigned long)(near->high - near->low) : 0ul);
+  if (write) stop_dispatch();              /* going on could overwrite a neighbour */
+}
+__attribute__((noinline)) static void access_device(uintptr_t address, unsigned n, int write, uintptr_t pc) {
+  static device_buffer* last;
+  device_buffer* b = last;
   if (!b || b >= buffers + buffer_count || address < b->low || address + n > b->high) {
     for (b = buffers; b < buffers + buffer_count; ++b) if (address >= b->low && address + n <= b->high) break;
     if (b == buffers + buffer_count) {
-      b = nearest_buffer(address);
-      object o = {b ? (int)b->index : -1, 0, b ? (long)(address - b->low) : 0};
-      find(OUT_OF_BOUNDS, pc, o, this_thread(), -1, 0, "%s of %u bytes at byte %ld of buffer %d, which has %lu", write ? "store" : "load", n, o.offset,
-           o.buffer, b ? (unsigned long)(b->high - b->low) : 0ul);
-      if (write) stop_dispatch();          /* going on could overwrite a neighbour */
+      outside(address, n, write, pc);
       return;
     }
     last = b;
   }
   uint64_t* count = write ? counters.device_store : access_mode & HM_ACCESS_OPAQUE ? counters.opaque_load : counters.device_load;
   count[b->index] += n;
-  follow(region_cells + (address - (uintptr_t)region), n, write, DEVICE, (object){(int)b->index, 0, (long)(address - b->low)}, pc);
+  b->written |= write;
+  if (b->written) follow(region_cells + (address - (uintptr_t)region), n, write, DEVICE, (object){(int)b->index, 0, (long)(address - b->low)}, pc);
 }
 
-static void access_stack(size_t at, unsigned n, int write, uintptr_t pc) {
+__attribute__((noinline)) static void access_stack(size_t at, unsigned n, int write, uintptr_t pc) {
   uint8_t* state = stack_states + at;
   if (*state == ORDINARY) {
     if (in_operation) return;              /* the header's own structs */
@@ -289,7 +297,8 @@ static void access_stack(size_t at, unsigned n, int write, uintptr_t pc) {
     return;
   }
 }
-static void access_memory(uintptr_t address, unsigned n, int write, uintptr_t pc) {
+/* Most instrumented accesses are the headers' own look-ups: they must get through here without a call. */
+static inline __attribute__((always_inline)) void access_memory(uintptr_t address, unsigned n, int write, uintptr_t pc) {
   if (!__hm_cur || access_mode & HM_ACCESS_UNCHECKED) return;
   last_pc = pc;
   if (address - (uintptr_t)stacks < stack_states_bytes) access_stack(address - (uintptr_t)stacks, n, write, pc);
