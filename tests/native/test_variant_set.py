@@ -46,7 +46,7 @@ def outputs_bound(times):
     (dict(bindings=[("output", 0)] + [("input", 0)] * 31), "32 buffers, Metal has 31"),
     (dict(threads=(0, 1, 1)), "threads per threadgroup must be 1 .. 1024"),
     (dict(threads=(1025, 1, 1)), "threads per threadgroup must be 1 .. 1024"),
-    (dict(threads=(2**31, 2**31, 4)), "threads per threadgroup must be 1 .. 1024"),
+    (dict(threads=(769546, 494770, 48448661)), "threads per threadgroup must be 1 .. 1024"),  # 2**64 + 4 in all
     (dict(threadgroup_args=[100]), "100 bytes is not a multiple of 16"),
     (dict(threadgroup_args=[16] * 32), "32 threadgroup arguments, Metal has 31"),
     (dict(threadgroup_args=[16384, 16400]), "32784 threadgroup bytes, the limit is 32768"),
@@ -102,6 +102,7 @@ def test_the_first_row_that_holds_is_taken(ext):
     assert pick(a, bt) == "nt"
     assert pick(a[::-1], bt) == "nt"  # also "reversed": the order decides
     assert pick(mx.zeros((6, 16))[::-1, ::2], b) == "reversed"
+    assert ext.record(variants(row(key="zero", when=0), row(key="two", when=2)), [a, b])["row"] == "two"
 
 
 def test_no_row_names_the_layouts_and_what_there_is(ext):
