@@ -94,12 +94,16 @@ def build(
     constants = {str(k): literal(v) for k, v in (function_constants or {}).items()}
     for index in others.function_constants():  # a header has constants of many kernels; Metal asks only for those in use
         constants.setdefault(index, "0")
+    given = {index: str(int(index in constants)) for index in new.optional_constants}
     for index, constant in new.function_constants.items():
+        if index in new.optional_constants:
+            constants.setdefault(index, "0")
         if index not in constants:
             fail("hostmetal", f"function constant {index} ({constant}) has no value", instead=f"function_constants={{{index}: ...}}", cls=CompileError)
     text = f'#line 1 "{name}"\n{new.text}\n#line 1 "entry"\n{signature.entry(chosen, instance)}'
     flags = [*toolchain.kernel_flags(checked=checked, sdk=sdk, dialect=dialect)]
     flags += [f"-D__HM_FC_{k}={v}" for k, v in sorted(constants.items())]
+    flags += [f"-D__HM_FC_HAS_{k}={v}" for k, v in sorted(given.items())]
     if others.files:
         flags.append(f"-I{others.folder()}")
     tools = toolchain.find()

@@ -6,6 +6,7 @@
 4. ``thread const T&`` parameters            -> ``const T&``, else temporaries do not bind
 5. ``template [[host_name("x")]] ...``       -> without attributes, which cannot stand there
 6. ``1.5bf``                                 -> ``__hm::bf(1.5f)``: the front end has no such suffix
+7. ``is_function_constant_defined(x)``       -> whether the command line gives the value
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Rewritten:
     threadgroup_variables: list[str] = field(default_factory=list)
     function_constants: dict[str, str] = field(default_factory=dict)
     """index (as written) -> name"""
+    optional_constants: set[str] = field(default_factory=set)
+    """indices that the text asks about with is_function_constant_defined"""
     instantiations: dict[str, str] = field(default_factory=dict)
     """host name -> ``f<...>``"""
 
@@ -55,6 +58,8 @@ def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1
                 edits += _instantiation(source, tokens, i, result)
             elif token.text == "thread":
                 edits += _thread_qualifier(tokens, i, classes)
+            elif token.text == "is_function_constant_defined":
+                edits += _is_defined(tokens, i, result)
     result.text = _apply(source, edits)
     return result
 
@@ -181,6 +186,15 @@ def _function_constant(source: str, tokens: list[Token], i: int, result: Rewritt
     if "constant" in words and "constexpr" not in words:
         words.insert(words.index("constant") + 1, "constexpr")
     return [(tokens[start].start, tokens[close + 1].end, f"{' '.join(words)} {tokens[i - 1].text} = __HM_FC({index});")]
+
+
+def _is_defined(tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:
+    name = tokens[i + 2].text if i + 3 < len(tokens) and tokens[i + 1].text == "(" and tokens[i + 3].text == ")" else ""
+    index = next((n for n, constant in result.function_constants.items() if constant == name), None)
+    if index is None:
+        return []
+    result.optional_constants.add(index)
+    return [(tokens[i].start, tokens[i + 3].end, f"__HM_FC_HAS({index})")]
 
 
 def _instantiation(source: str, tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:

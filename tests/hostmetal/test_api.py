@@ -76,6 +76,16 @@ def test_function_constants():
         hostmetal.compile(ADD, "shift")
 
 
+@pytest.mark.parametrize("values, wanted", [({}, 7), ({1: 3}, 3)])
+def test_optional_function_constants(values, wanted):
+    source = """#include <metal_stdlib>
+using namespace metal;
+constant int n [[function_constant(1)]];
+constant constexpr int used = is_function_constant_defined(n) ? n : 7;
+kernel void f(device int* x [[buffer(0)]]) { x[0] = used; }"""
+    assert hostmetal.compile(source, function_constants=values).dispatch(grid=1, threadgroup=1, buffers=[np.zeros(1, np.int32)]).outputs[0] == wanted
+
+
 def test_partial_threadgroups(add):
     x = np.arange(40, dtype=np.float32)
     result = add.dispatch(grid=2, threadgroup=32, threads=40, buffers=[x, np.zeros_like(x), PARAMS])

@@ -193,6 +193,8 @@ void __hm_finding(unsigned kind, unsigned line, HM_TEXT text, long a, long b);
 /* Value of a function constant: -D__HM_FC_7=true. */
 #define __HM_FC(n) __HM_FC_OF(n)
 #define __HM_FC_OF(n) __HM_FC_##n
+#define __HM_FC_HAS(n) __HM_FC_HAS_OF(n)
+#define __HM_FC_HAS_OF(n) __HM_FC_HAS_##n
 
 namespace metal {
 template <class T, int N> struct vec;   /* the headers define it: vec<T, N>(x, y, ...) */
