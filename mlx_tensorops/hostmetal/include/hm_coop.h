@@ -124,7 +124,6 @@ template <class T> HM_FUNC void note_write(thread T* p) {
 #endif
 }
 
-
 }  // namespace __hm
 
 namespace metal {
@@ -154,7 +153,7 @@ class cooperative_tensor {
 #if HM_CHECKED_BUILD
   HM_FUNC ~cooperative_tensor() { __hm_cooperative_close(elements); }
 #endif
-  // Conversion of another operation's tile; collective (see hm_convert.h).
+  // Conversion of another operation's tile; collective (hm_reduce.h).
   template <class Convert, class Source>
   HM_FUNC cooperative_tensor(Convert convert, thread Source& source) : cooperative_tensor() {
     convert(source, (thread cooperative_tensor*)this);

@@ -163,7 +163,7 @@ HM_FUNC float sincos(float x, thread float& cosine) {
   return __builtin_sinf(x);
 }
 
-// Each step is one namespace, so that using-declarations take what stands here and not what a kernel adds later.
+// The same functions; overloads that a kernel adds to metal:: later are not among them.
 #define HM_USING(name, ...) using metal::name;
 namespace fast {
 HM_MATH_1(HM_USING)

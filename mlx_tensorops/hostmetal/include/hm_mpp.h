@@ -24,21 +24,26 @@ struct matmul2d_descriptor {
         relaxed_precision(relaxed_precision), matmul_mode(matmul_mode) {}
 
   // C++17 has no class-type template arguments: as one, a descriptor becomes its bits.
-  HM_FUNC constexpr operator ulong() const { return bits(m, n, k, transpose_left, transpose_right, relaxed_precision, matmul_mode); }
-  HM_FUNC constexpr operator ulong() const constant { return bits(m, n, k, transpose_left, transpose_right, relaxed_precision, matmul_mode); }
-  HM_FUNC constexpr matmul2d_descriptor(ulong b)
-      : m(static_cast<int>(b & 0xffff)), n(static_cast<int>(b >> 16 & 0xffff)), k(static_cast<int>(b >> 32 & 0xfffff)),
-        transpose_left(b >> 60 & 1), transpose_right(b >> 61 & 1), relaxed_precision(b >> 62 & 1),
-        matmul_mode(b >> 63 ? mode::multiply_accumulate : mode::multiply) {
-    if (k == 0xfffff) k = -1;
+  HM_FUNC constexpr operator ulong() const {
+    return bits(m, n, k, transpose_left, transpose_right, relaxed_precision, matmul_mode);
+  }
+  HM_FUNC constexpr operator ulong() const constant {
+    return bits(m, n, k, transpose_left, transpose_right, relaxed_precision, matmul_mode);
+  }
+  static HM_FUNC constexpr matmul2d_descriptor from_bits(ulong b) {
+    const int k = static_cast<int>(b >> 32 & dynamic_k);
+    return matmul2d_descriptor(static_cast<int>(b & 0xffff), static_cast<int>(b >> 16 & 0xffff), k == dynamic_k ? -1 : k,
+                               b >> 60 & 1, b >> 61 & 1, b >> 62 & 1,
+                               b >> 63 ? mode::multiply_accumulate : mode::multiply);
   }
 
  private:
-  static HM_FUNC constexpr ulong bits(int m, int n, int k, bool tl, bool tr, bool relaxed, mode how) {
+  static constexpr constant int dynamic_k = 0xfffff;
+  static HM_FUNC constexpr ulong bits(int m, int n, int k, bool left, bool right, bool relaxed, mode how) {
     const bool dynamic = k == -1 || k == dynamic_length_v<int>;
-    return static_cast<ulong>(static_cast<ushort>(m)) | static_cast<ulong>(static_cast<ushort>(n)) << 16 |
-           static_cast<ulong>(dynamic ? 0xfffff : k & 0xfffff) << 32 | static_cast<ulong>(tl) << 60 |
-           static_cast<ulong>(tr) << 61 | static_cast<ulong>(relaxed) << 62 |
+    return static_cast<ulong>(m & 0xffff) | static_cast<ulong>(n & 0xffff) << 16 |
+           static_cast<ulong>(dynamic ? dynamic_k : k & dynamic_k) << 32 | static_cast<ulong>(left) << 60 |
+           static_cast<ulong>(right) << 61 | static_cast<ulong>(relaxed) << 62 |
            static_cast<ulong>(how == mode::multiply_accumulate) << 63;
   }
 };
@@ -69,9 +74,10 @@ namespace tensor_ops {
 template <ulong Descriptor, class Scope>
 class matmul2d {
   static_assert(__hm::is_scope<Scope>::value, "Scope must be an execution scope");
+  static_assert((Descriptor & 0xffff) > 0 && (Descriptor >> 16 & 0xffff) > 0, "M and N must be positive");
 
  public:
-  static constexpr constant matmul2d_descriptor descriptor = matmul2d_descriptor(Descriptor);
+  static constexpr constant matmul2d_descriptor descriptor = matmul2d_descriptor::from_bits(Descriptor);
   using scope = Scope;
 
  private:
