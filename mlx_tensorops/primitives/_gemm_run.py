@@ -51,10 +51,11 @@ def _variants(decision) -> Callable:
 def _launcher(decision) -> Callable:
     """(arrays as the kernel sees them, stream) -> the result: of one kernel, or of split-K where the sizes say so."""
     send = _enqueue.launch if _native.status()[0] else _metal_kernel.launch
-    split = _gemm_split.of(decision.spec, decision.engine)
+    split, finishes = _gemm_split.of(decision.spec, decision.engine), bool(decision.spec.epilogue)
 
     def launch(arrays, stream):
-        if split.pays(arrays[0].shape, arrays[1].shape):
+        # With K = 0 the product's node is filled with zeros and runs no kernel: its epilogue runs in the second pass.
+        if split.pays(arrays[0].shape, arrays[1].shape) or (finishes and not arrays[0].shape[-1]):
             partials = send(split.partials, arrays[:2], stream)
             return send(split.accumulate, [*partials, *arrays[2:]], stream)[0]
         return send(decision.variants, arrays, stream)[0]
@@ -132,11 +133,12 @@ def _mlx(decision) -> Callable:
     """Engine mlx: MLX's own operation, with the epilogue composed in f32."""
     import mlx.core as mx
 
-    spec, product = decision.spec, mx.matmul
+    spec = decision.spec
     epilogue = spec.epilogue
     natural, out = mx.result_type(_dtype(mx, spec.a), _dtype(mx, spec.b)), _dtype(mx, spec.out)
     if out == natural and not epilogue:
-        return lambda a, b, bias, residual, scales, stream: product(a, b, stream=stream)
+        matmul = mx.matmul
+        return lambda a, b, bias, residual, scales, stream: matmul(a, b, stream=stream)
     # One rounding, at the end: MLX's own half result would be rounded before the epilogue or the cast.
     work = mx.complex64 if natural == mx.complex64 else mx.float32
     plain_addmm = epilogue.operands[:1] == ("residual",) and epilogue.activation is None and out == mx.result_type(natural, _dtype(mx, spec.extras[0]))

@@ -274,3 +274,10 @@ def test_planted_bugs_are_caught(engine, bug, before, after, monkeypatch):
 def judge_fails(a, b, c, residual) -> bool:
     values = reference.to_float64(c)
     return not np.all(np.isfinite(values)) or judge.epilogue_over_bound(a, b, c, "float16", Epilogue(residual=True), residual=residual) > 1
+
+
+@pytest.mark.parametrize("engine", (*ENGINES, "mlx"))
+def test_an_epilogue_on_a_sum_of_nothing(engine):
+    bias, residual = mx.array([1.0, -2.0, 3.0]), mx.full((2, 3), 0.5)
+    c, _ = run(engine, mx.zeros((2, 0)), mx.zeros((0, 3)), bias=bias, activation="relu", residual=residual)
+    assert c.tolist() == [[1.5, 0.5, 3.5]] * 2
