@@ -46,9 +46,6 @@
 #define event_t hm_name_event_t
 #define queue_t hm_name_queue_t
 
-// Every function constant has a value here: the caller of the emulator must give one.
-#define is_function_constant_defined(name) true
-
 #define METAL_FUNC inline __attribute__((always_inline))
 #define METAL_INTERNAL METAL_FUNC
 #define METAL_CONST constant constexpr
