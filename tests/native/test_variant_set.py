@@ -186,7 +186,7 @@ def test_nothing_is_launched_for_nothing(ext):
 
 
 def test_one_empty_input_is_enough_for_nothing_to_be_launched(ext):
-    """K = 0 with a bias: the sum is over nothing, whatever else there is."""
+    """One operand without elements zeroes the outputs, even beside others that have some."""
     plan = ext.record(variants(inputs=3), [mx.zeros((4, 0)), mx.zeros((0, 3)), mx.zeros((3,))])
     assert plan == {"row": None, "zeroed": 1}
 
