@@ -12,7 +12,7 @@ from ..errors import RuleError, fail
 from ..policies import gemm as table
 from ..registry import Family
 from ..spec import GemmSpec
-from ..variant import ALIGNMENTS, Variant
+from ..variant import ALIGNMENTS, LAYOUTS, Variant
 from . import gemm_dataflows
 from ._gemm_signature import BATCH_AXES, signature
 
@@ -47,17 +47,17 @@ def rows(spec: GemmSpec, engine: str, entries) -> tuple[Variant, ...]:
     """The variants of one set: all rows of each policy entry, in the entries' order. Entries that refuse the spec fall out."""
     taken = [e for e in entries if not refusals(spec, engine, e.dataflow, e.tile, dict(e.options))] or entries
     return tuple(v for e in taken for v in rows_of(
-        spec, engine, e.dataflow, e.tile, size=e.size, options=dict(e.options), alignments=e.alignments))
+        spec, engine, e.dataflow, e.tile, size=e.size, options=dict(e.options), alignments=e.alignments, layouts=e.layouts))
 
 
 def rows_of(spec: GemmSpec, engine: str, dataflow: str, tile, *, size: str = "", options: Mapping[str, Any] = {},
-            alignments: tuple[str, ...] = ALIGNMENTS) -> tuple[Variant, ...]:
+            alignments: tuple[str, ...] = ALIGNMENTS, layouts: tuple[str, ...] = LAYOUTS) -> tuple[Variant, ...]:
     """The variants of one dataflow and tile, one per layout and alignment it serves."""
     flow = gemm_dataflows.dataflows()[engine, dataflow]
     reasons = refusals(spec, engine, dataflow, tile, options)
     if reasons:
         fail("gemm", f"dataflow {dataflow}: {'; '.join(reasons)}", cls=RuleError)
-    return tuple(_variant(spec, flow, tile, row, size, options) for row in flow.rows if row[1] in alignments)
+    return tuple(_variant(spec, flow, tile, row, size, options) for row in flow.rows if row[0] in layouts and row[1] in alignments)
 
 
 def refusals(spec: GemmSpec, engine: str, dataflow: str, tile, options: Mapping[str, Any]) -> list[str]:

@@ -38,9 +38,9 @@ ROW_CASES = {
     "nt/ragged_m": Case("nt/ragged_m", 41, 256, 32, b="columns"),
     "tn/ragged_m": Case("tn/ragged_m", 33, 128, 48, a="columns"),
     "tt/ragged_m": Case("tt/ragged_m", 130, 128, 16, a="columns", b="columns"),
-    "nn/ragged": Case("nn/ragged", 67, 150, 37),
+    "nn/ragged": Case("nn/ragged", 67, 200, 37),
     "nt/ragged": Case("nt/ragged", 33, 97, 50, b="columns"),
-    "tn/ragged": Case("tn/ragged", 41, 140, 19, a="columns"),
+    "tn/ragged": Case("tn/ragged", 41, 220, 19, a="columns"),
     "tt/ragged": Case("tt/ragged", 100, 71, 45, a="columns", b="columns"),
     "strided/ragged": Case("strided/ragged", 80, 130, 40, a="every_other"),
 }

@@ -7,9 +7,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_tensorops import signature
+import mlx_tensorops as mt
+from mlx_tensorops import hostmetal, signature
 from mlx_tensorops.epilogues import Epilogue
 from mlx_tensorops.errors import RuleError
+from mlx_tensorops.policies import gemm as table
+from mlx_tensorops.primitives import gemm
 from mlx_tensorops.primitives.gemm_dataflows import EVERY_ROW, staged
 from mlx_tensorops.shaders import lint
 from mlx_tensorops.shaders.render import render
@@ -219,3 +222,37 @@ def test_planted_bugs_of_other_forms_are_caught(bug, options, size, before, afte
     a, b = blocks.operands("nn", *size, ("float16", "float16"), 9)
     with blocks.planted(before, after):
         assert blocks.caught(set_of(**options), a, b), f"not caught: {bug}"
+
+
+def taken(m, n, k, a_strides=None, b_strides=None, types=("float16", "float16")):
+    """The variant that policy takes for these operands."""
+    spec = flows.spec_of(*types, types[0])
+    rows = gemm.rows(spec, "mpp", table.choose(spec, "mpp"))
+    shapes, strides = ((m, k), (k, n)), (a_strides or (k, 1), b_strides or (n, 1))
+    return next(v for v in rows if signature.of(v).when(shapes, strides, (0, 0)))
+
+
+def test_policy_stages_operands_without_a_unit_stride():
+    for types in itertools.product(gemm.FLOATS, repeat=2):
+        assert taken(100, 400, 70, a_strides=(140, 2), types=types).dataflow == "staged"
+        assert taken(128, 256, 64, types=types).dataflow == "direct"
+    assert taken(100, 400, 70, a_strides=(0, 0)).dataflow == "staged" and taken(100, 400, 70, a_strides=(0, 1)).dataflow == "direct"
+
+
+@pytest.mark.parametrize("n, dataflow", [(64, "direct"), (128, "direct"), (129, "staged"), (192, "staged"), (193, "direct"), (256, "direct"),
+                                         (257, "staged"), (320, "staged"), (321, "direct"), (4096, "direct")])
+def test_policy_stages_where_half_a_wide_block_would_be_empty(n, dataflow):
+    for m, k in ((64, 64), (100, 77)):
+        variant = taken(m, n, k)
+        assert variant.dataflow == dataflow
+        assert variant.size == ("edges" if dataflow == "staged" else "n64" if n == 64 else "")
+        blocks_of = {v: -(-n // v.tile.n) * v.tile.n for v in (variant, taken(m, 4096, k))}
+        assert min(blocks_of.values()) == blocks_of[variant], "fewer columns multiplied than in the default's blocks"
+
+
+def test_policy_reaches_it_through_matmul():
+    a, b = blocks.operands("strided", 40, 90, 50, ("float16", "float16"), 1)
+    with hostmetal.active(checked=True), mt.trace() as trace:
+        c = mt.matmul(a, b, engine="mpp")
+        mx.eval(c)
+    assert "_mpp_staged_strided_" in trace.dispatches[0]["kernel"] and judge.errors_over_bound(a, b, c, "float16") <= 1
