@@ -107,6 +107,13 @@ def version(pair: tuple[int, int]) -> str:
     return ".".join(map(str, pair))
 
 
+def target_keys(device: DeviceProfile) -> tuple[str, ...]:
+    """What a kernel for this device may be made of: "metal4" where cooperative tensors are known to work."""
+    if device.backend != "metal":
+        return ()
+    return ("metal", "gpu") if _cooperative_tensors(device) else ("metal", "gpu", "metal4")
+
+
 def _cooperative_tensors(device: DeviceProfile) -> list[str]:
     reasons = []
     if device.virtual:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from ..errors import RuleError, fail
 from ..rules import Rule, ceildiv, eq, every, maximum, rule, select
 from ..variant import ALIGNMENTS, LAYOUTS, Tile
-from .partition import cooperative_tile
+from .partition import OP_K, can_use_cooperative_tensor, cooperative_tile
 
 # Size classes: name -> rule over the facts of a problem (sizes after batches are folded). "" serves every size.
 # A class ends where the next larger block would not be half empty.
@@ -41,6 +42,38 @@ class Entry:
     alignments: tuple[str, ...] = ALIGNMENTS
     layouts: tuple[str, ...] = LAYOUTS
 
+    def __post_init__(self):
+        tile = self.tile
+        if self.engine == "mpp" and not can_use_cooperative_tensor(tile.m, tile.n, tile.op_k or OP_K, tile.threads):
+            fail("policy", f"{tile.name} does not divide into whole cooperative operations of {tile.simdgroups} simdgroups", cls=RuleError)
+
+    @property
+    def policy(self) -> str:
+        """Name of the first policy class that the entry belongs to."""
+        return next(policy.name for policy in POLICIES if policy.holds(self))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A class of entries: what it is for, and which entries belong to it."""
+
+    name: str
+    text: str
+    holds: Callable[[Entry], bool]
+
+
+# The classes that TileLang's roadmap tells apart ("TileLang Metal Backend Internals", section 5.5), and three more.
+POLICIES = (
+    Policy("split-k", "few blocks of C and a long K: slices of K side by side, then one pass that adds them",
+           lambda e: e.dataflow in ("split_k", "accumulate")),
+    Policy("simdgroup", "every GPU before the M5: simdgroup_matrix", lambda e: e.engine == "simdgroup"),
+    Policy("shared", "layout changes, fusion and edges: operands staged in threadgroup memory", lambda e: e.dataflow == "staged"),
+    Policy("views", "operands read by the operation itself through tensor views", lambda e: e.dataflow == "tensor"),
+    Policy("narrow", "few rows or few columns: blocks no larger than C", lambda e: e.size in ("m16", "m32", "n32", "n64")),
+    Policy("8-simdgroup", "MLX's block for the M5: 8 simdgroups of 32x32", lambda e: e.tile.simdgroups == 8),
+    Policy("4-simdgroup", "the conservative default: 4 simdgroups, operands straight from device memory", lambda e: True),
+)
+
 
 _NARROW = ("Blocks no taller or wider than C, a simdgroup's part at most 32x32 as in MLX 0.32.4's thin kernels for the M5; "
            "nobody has published a measurement of this dataflow at these sizes")
@@ -48,22 +81,22 @@ _STEEL = ("MLX 0.32.4's steel GEMM for medium and large GPUs before the M5: 64x6
           "rows of a tile padded by 16 bytes")
 
 _SHARED = Tile(64, 64, 2, 2, 32, 32, 32)  # the block of Butter's default dense kernel
+_SHARED_WHY = ("TileLang's policy class for layout transforms and edges: operands without a unit stride, and the zeros past both edges, are "
+               "handled once per block, not once per simdgroup; not measured")
 
 TILES = (
     Entry("mpp", "direct", cooperative_tile(16, 128, 4), _NARROW, "m16", alignments=FEW_ROWS),
     Entry("mpp", "direct", cooperative_tile(32, 128, 4), _NARROW, "m32", alignments=FEW_ROWS),
     Entry("mpp", "direct", cooperative_tile(64, 32, 4), _NARROW, "n32"),
     Entry("mpp", "direct", cooperative_tile(64, 64, 4), _NARROW, "n64"),
-    Entry("mpp", "staged", _SHARED, "TileLang's policy class for edge-heavy work: the zeros of both edges are written once per block; not measured", "edges",
-          layouts=UNIT_STRIDES),
+    Entry("mpp", "staged", _SHARED, _SHARED_WHY, "edges", layouts=UNIT_STRIDES),
     Entry(
         "mpp", "direct", cooperative_tile(64, 128, 4),
         "TileLang's default direct-global configuration; its authors measured 101-112 % of MLX 0.31.2 on full "
         "f16 tiles of a base M5",
         layouts=UNIT_STRIDES,
     ),
-    Entry("mpp", "staged", _SHARED, "TileLang's policy class for layout transforms: operands without a unit stride are gathered once per block, not "
-          "once per simdgroup; not measured", layouts=("strided",)),
+    Entry("mpp", "staged", _SHARED, _SHARED_WHY, layouts=("strided",)),
     Entry("simdgroup", "registers", Tile(32, 64, 1, 2, 8, 8, 8),
           "Each row of A is read by two simdgroups only, so that staging would cost a barrier and save one read; not measured",
           "m32", alignments=FEW_ROWS),
@@ -146,6 +179,11 @@ ACCUMULATE = Entry("simdgroup", "accumulate", Tile(1, 256, 1, 8, 1, 32, 1), "One
 def tables() -> tuple[Entry, ...]:
     """Every entry of this module."""
     return (*TILES, *UNREACHED, *(split.entry for split in SPLIT_K.values()), ACCUMULATE)
+
+
+def policies() -> dict[tuple[str, Tile], str]:
+    """(dataflow, tile) -> name of its policy class."""
+    return {(e.dataflow, e.tile): e.policy for e in tables()}
 
 
 def choose(spec, engine: str) -> tuple[Entry, ...]:

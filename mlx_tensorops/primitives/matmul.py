@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable, NamedTuple
 
 from .. import device, resolve, tracing
 from ..epilogues import Epilogue
 from ..errors import DTypeError, fail
+from ..policies import gemm as table
 from ..spec import GemmSpec
 from . import _enqueue, _gemm_guard, _gemm_run, _gemm_split
 from .gemm import FAMILY
@@ -101,7 +103,9 @@ def describe(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=Non
     spec = _spec(a, b, out_dtype, precision, bias, activation, residual, False)
     decision = resolve.resolve(FAMILY.name, spec, engine, _enqueue.context(stream))
     _gemm_guard.as_mlx(a.shape, b.shape)
-    return _gemm_split.decided(decision, a.shape, b.shape), (a.shape, b.shape)
+    decision = _gemm_split.decided(decision, a.shape, b.shape)
+    named = {key: f"{policy}: {decision.source[key]}" for key, policy in table.policies().items() if key in decision.source}
+    return replace(decision, source=named), (a.shape, b.shape)
 
 
 def _make_plan(a, b, out_dtype, precision, engine, bias, activation, residual, scaled, stream) -> Plan:
