@@ -6,11 +6,16 @@ import random
 import re
 from dataclasses import dataclass
 
+from mlx_tensorops import hostmetal
 from mlx_tensorops.hostmetal.tokens import ID, NUMBER, PUNCTUATION, Token, closing, line_of, tokenize
 
 from .planted_cases import Case
 
 _OPERATORS = {"+": "-", "-": "+", "*": "+", "/": "*", "%": "/", "<": "<=", "<=": "<", ">": ">=", ">>": "<<", "&": "|", "+=": "-=", "==": "!="}
+
+
+# Mutants that compute the same without breaking a rule: case -> mutant -> why.
+EQUIVALENT: dict[str, dict[str, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -103,3 +108,14 @@ def draw(cases: list[Case], per_case: int, seed: int) -> list[tuple[Case, Mutant
         found = sites(case)
         chosen += [(case, m) for m in generator.sample(found, min(per_case, len(found)))]
     return chosen
+
+
+def survives(case: Case, mutant: Mutant) -> bool:
+    """Whether neither the compiler nor a finding nor the result tells the mutant from the original."""
+    try:
+        kernel = hostmetal.compile(mutant.source, checked=True)
+    except hostmetal.CompileError:
+        return False
+    options = {"timeout": 2.0, **case.options}
+    result = kernel.dispatch(grid=case.grid, threadgroup=case.threadgroup, buffers=case.buffers(), allow_findings=True, **options)
+    return not result.findings and not case.wrong(result.outputs)
