@@ -47,6 +47,7 @@ HM_FUNC void atomic_thread_fence(mem_flags, memory_order = memory_order_seq_cst,
   __hm_yield();
 }
 
+#ifdef __HAVE_EXECUTION_UNIT__
 template <int N> struct execution_threads {
   static constexpr constant int simdgroups = 0;
   static constexpr constant int threads = N;
@@ -57,11 +58,14 @@ template <int N> struct execution_simdgroups {
 };
 using execution_thread = execution_threads<1>;
 using execution_simdgroup = execution_simdgroups<1>;
+#endif
 
 }  // namespace metal
 
+#ifdef __HAVE_EXECUTION_UNIT__
 namespace __hm {
 template <class S> struct is_scope : metal::false_type {};
 template <int N> struct is_scope<metal::execution_threads<N>> : metal::true_type {};
 template <int N> struct is_scope<metal::execution_simdgroups<N>> : metal::true_type {};
 }  // namespace __hm
+#endif

@@ -111,17 +111,17 @@ struct tensor {
     for (size_t k = 0; k < rank; ++k) offset += index[k] * stride[k];
     return data[offset];
   }
-  // Bounds-checked access; a dimension of size 1 repeats.
+  // Bounds-checked access; when read, a dimension of size 1 repeats.
   template <class... I>
   HM_FUNC value_type get(I... i) const {
     long offset = 0;
-    if (!locate(offset, static_cast<long>(i)...)) return value_type(static_cast<char>(0));
+    if (!locate<true>(offset, static_cast<long>(i)...)) return value_type(static_cast<char>(0));
     return data[offset];
   }
   template <class V, class... I>
   HM_FUNC void set(V v, I... i) const {
     long offset = 0;
-    if (locate(offset, static_cast<long>(i)...)) data[offset] = static_cast<value_type>(v);
+    if (locate<false>(offset, static_cast<long>(i)...)) data[offset] = static_cast<value_type>(v);
   }
 
   // The rest of the tensor from an offset.
@@ -152,13 +152,13 @@ struct tensor {
 
  private:
   static HM_FUNC constexpr size_t widen(long e) { return static_cast<size_t>(e); }
-  template <class... I>
+  template <bool Repeats, class... I>
   HM_FUNC bool locate(thread long& offset, I... i) const {
     static_assert(sizeof...(I) == rank, "one index for each dimension");
     const long index[] = {i...};
     for (size_t k = 0; k < rank; ++k) {
       const long e = shape.extent(k);
-      if (e == 1) continue;
+      if (Repeats && e == 1) continue;
       if (index[k] < 0 || index[k] >= e) return false;
       offset += index[k] * stride[k];
     }

@@ -1,7 +1,6 @@
 // vec<T, N>: the vector types, their constructors, component access and operators.
 //
-// A class, because native vector extensions refuse half4(float4) and float4(a, b, c, d) in this front end. It stays
-// trivially copyable: copies are one access of the whole vector, as on a GPU.
+// A class, because native vector extensions refuse half4(float4) and float4(a, b, c, d) in this front end.
 #pragma once
 #include "hm_bfloat.h"
 #include "hm_swizzle.h"
@@ -254,13 +253,13 @@ HM_VEC_NAMES(float)
 template <class To, class From>
 HM_FUNC constexpr To as_type(From v) {
   static_assert(sizeof(To) == sizeof(From), "as_type needs two types of the same size");
-#if HM_CHECKED_BUILD  // vectors are not trivially copyable there
-  To r;
-  __builtin_memcpy(&r, &v, sizeof(To));
-  return r;
-#else
-  return __builtin_bit_cast(To, v);
-#endif
+  if constexpr (__is_trivially_copyable(To) && __is_trivially_copyable(From)) {
+    return __builtin_bit_cast(To, v);
+  } else {  // vectors in the checked build
+    To r;
+    __builtin_memcpy(&r, &v, sizeof(To));
+    return r;
+  }
 }
 
 template <class T, size_t N>
