@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import sys
@@ -124,5 +125,10 @@ def _child(product, cases) -> int:
 
 
 def _resident() -> int:
+    """Bytes in memory, after the C library has given back what is free: 24 stream threads with an allocation
+    arena each hold tens of MB of free blocks, which says nothing about leaks."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

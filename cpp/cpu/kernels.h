@@ -52,11 +52,14 @@ struct Kernels {
   void (*tile)(int64_t depth, const float* a, const float* strip, float* c, int64_t c_stride,
                int64_t rows, int64_t columns, bool accumulate);
 
-  // x[rows][k], f32, into the element order in which dot() reads weights of this type.
-  void (*order_for_dot)(Type, const float* src, int64_t k, float* dst);
-  // y[m][n] (+)= sum_k x[m][k] * w[n][k]; w rows are contiguous in K; rows <= kFewRows.
-  void (*dot)(Type, int64_t rows, int64_t k, const float* x, int64_t x_stride, const void* w,
-              int64_t w_stride, int64_t columns, float* y, int64_t y_stride, bool accumulate);
+  // One row of x, f32, into the order in which dot() reads weights of this type: the first `head`
+  // elements as one padded step, so that the others of w are read aligned, and then the rest.
+  // Writes up to k + 2 * step elements.
+  void (*order_for_dot)(Type, const float* src, int64_t k, int64_t head, float* dst);
+  // y[m][n] (+)= sum_k x[m][k] * w[n][k]; w rows are contiguous in K; rows <= kFewRows; head < step.
+  void (*dot)(Type, int64_t rows, int64_t k, int64_t head, const float* x, int64_t x_stride,
+              const void* w, int64_t w_stride, int64_t columns, float* y, int64_t y_stride,
+              bool accumulate);
   // y[m][n] += sum_k x[m][k] * w[k][n]; w rows are contiguous in N. y is in the order that
   // order_from_axpy() undoes and holds a multiple of `step` elements a row.
   void (*axpy)(Type, int64_t rows, int64_t k, const float* x, int64_t x_stride, const void* w,

@@ -156,17 +156,24 @@ static void even_odd_split(const float* src, int64_t count, float* dst) {
     }
 }
 
-static void order_for_dot(Type type, const float* src, int64_t k, float* dst) {
-  int64_t whole = k / kStep * kStep;
-  float tail[kStep];
-  copy_padded(src + whole, k - whole, tail);
-  if (type == Type::bf16) {
-    even_odd_split(src, whole, dst);
-    if (whole < k) even_odd_split(tail, kStep, dst + whole);
-    return;
+// The first `count` elements as one step.
+static void order_step(Type type, const float* src, int64_t count, float* dst) {
+  float padded[kStep];
+  copy_padded(src, count, padded);
+  if (type == Type::bf16) return even_odd_split(padded, kStep, dst);
+  for (int64_t i = 0; i < kStep; i++) dst[i] = padded[i];
+}
+
+static void order_for_dot(Type type, const float* src, int64_t k, int64_t head, float* dst) {
+  if (head) {
+    order_step(type, src, head, dst);
+    src += head, k -= head, dst += kStep;
   }
-  for (int64_t i = 0; i < whole; i++) dst[i] = src[i];
-  for (int64_t i = 0; whole < k && i < kStep; i++) dst[whole + i] = tail[i];
+  int64_t whole = k / kStep * kStep;
+  if (type == Type::bf16) even_odd_split(src, whole, dst);
+  else
+    for (int64_t i = 0; i < whole; i++) dst[i] = src[i];
+  if (whole < k) order_step(type, src + whole, k - whole, dst + whole);
 }
 
 static void order_from_axpy(Type type, const float* src, int64_t columns, float* dst) {
@@ -178,7 +185,7 @@ static void order_from_axpy(Type type, const float* src, int64_t columns, float*
 
 // kRows rows of x against kWeights rows of w.
 template <typename T, int kRows, int kWeights>
-static inline void dot_block(int64_t k, const float* x, int64_t x_stride,
+static inline void dot_block(int64_t k, int64_t head, const float* x, int64_t x_stride,
                              const typename T::Element* w, int64_t w_stride, float* y,
                              int64_t y_stride, bool accumulate) {
   // Two accumulators per output where registers allow: one FMA chain has a latency of 4 cycles.
@@ -198,13 +205,15 @@ static inline void dot_block(int64_t k, const float* x, int64_t x_stride,
       }
     }
   };
-  int64_t i = 0;
-  for (; i + kStep <= k; i += kStep) step(w + i, w_stride, i);
-  if (i < k) {
-    typename T::Element tail[kWeights][kStep];
-    for (int j = 0; j < kWeights; j++) copy_padded(w + j * w_stride + i, k - i, tail[j]);
-    step(tail[0], kStep, i);
-  }
+  auto padded_step = [&](int64_t at, int64_t count, int64_t i) {
+    typename T::Element padded[kWeights][kStep];
+    for (int j = 0; j < kWeights; j++) copy_padded(w + j * w_stride + at, count, padded[j]);
+    step(padded[0], kStep, i);
+  };
+  int64_t at = head, i = head ? kStep : 0;  // in w and in x
+  if (head) padded_step(0, head, 0);
+  for (; at + kStep <= k; at += kStep, i += kStep) step(w + at, w_stride, i);
+  if (at < k) padded_step(at, k - at, i);
   for (int r = 0; r < kRows; r++)
     for (int j = 0; j < kWeights; j++) {
       V total = kChains == 2 ? add(acc[r][j][0], acc[r][j][1]) : acc[r][j][0];
@@ -214,16 +223,16 @@ static inline void dot_block(int64_t k, const float* x, int64_t x_stride,
 }
 
 template <typename T, int kRows>
-static void dot_rows(int64_t k, const float* x, int64_t x_stride, const typename T::Element* w,
+static void dot_rows(int64_t k, int64_t head, const float* x, int64_t x_stride, const typename T::Element* w,
                      int64_t w_stride, int64_t columns, float* y, int64_t y_stride,
                      bool accumulate) {
   constexpr int kWeights = kRows <= 3 ? 4 : 2;
   int64_t n = 0;
   for (; n + kWeights <= columns; n += kWeights)
-    dot_block<T, kRows, kWeights>(k, x, x_stride, w + n * w_stride, w_stride, y + n, y_stride,
+    dot_block<T, kRows, kWeights>(k, head, x, x_stride, w + n * w_stride, w_stride, y + n, y_stride,
                                   accumulate);
   for (; n < columns; n++)
-    dot_block<T, kRows, 1>(k, x, x_stride, w + n * w_stride, w_stride, y + n, y_stride,
+    dot_block<T, kRows, 1>(k, head, x, x_stride, w + n * w_stride, w_stride, y + n, y_stride,
                            accumulate);
 }
 
@@ -231,7 +240,7 @@ static void dot_rows(int64_t k, const float* x, int64_t x_stride, const typename
 constexpr int64_t kDotColumns = 4;
 
 template <typename T>
-static void dot(int64_t rows, int64_t k, const float* x, int64_t x_stride, const void* weights,
+static void dot(int64_t rows, int64_t k, int64_t head, const float* x, int64_t x_stride, const void* weights,
                 int64_t w_stride, int64_t columns, float* y, int64_t y_stride, bool accumulate) {
   auto w = (const typename T::Element*)weights;
   int64_t group = rows <= 4 ? columns : kDotColumns;
@@ -242,10 +251,10 @@ static void dot(int64_t rows, int64_t k, const float* x, int64_t x_stride, const
       const typename T::Element* wn = w + n * w_stride;
       float* out = y + r * y_stride + n;
       switch (rows - r) {
-        case 1: dot_rows<T, 1>(k, xr, x_stride, wn, w_stride, count, out, y_stride, accumulate); break;
-        case 2: dot_rows<T, 2>(k, xr, x_stride, wn, w_stride, count, out, y_stride, accumulate); break;
-        case 3: dot_rows<T, 3>(k, xr, x_stride, wn, w_stride, count, out, y_stride, accumulate); break;
-        default: dot_rows<T, 4>(k, xr, x_stride, wn, w_stride, count, out, y_stride, accumulate);
+        case 1: dot_rows<T, 1>(k, head, xr, x_stride, wn, w_stride, count, out, y_stride, accumulate); break;
+        case 2: dot_rows<T, 2>(k, head, xr, x_stride, wn, w_stride, count, out, y_stride, accumulate); break;
+        case 3: dot_rows<T, 3>(k, head, xr, x_stride, wn, w_stride, count, out, y_stride, accumulate); break;
+        default: dot_rows<T, 4>(k, head, xr, x_stride, wn, w_stride, count, out, y_stride, accumulate);
       }
     }
   }
@@ -441,9 +450,9 @@ static void load_transposed_any(Type t, const void* src, int64_t ss, int64_t r, 
 static void load_strips_any(Type t, const void* src, int64_t ss, int64_t d, int64_t c, float* dst) {
   BY_TYPE(load_strips, t, src, ss, d, c, dst)
 }
-static void dot_any(Type t, int64_t r, int64_t k, const float* x, int64_t xs, const void* w, int64_t ws,
-                    int64_t c, float* y, int64_t ys, bool acc) {
-  BY_TYPE(dot, t, r, k, x, xs, w, ws, c, y, ys, acc)
+static void dot_any(Type t, int64_t r, int64_t k, int64_t head, const float* x, int64_t xs, const void* w,
+                    int64_t ws, int64_t c, float* y, int64_t ys, bool acc) {
+  BY_TYPE(dot, t, r, k, head, x, xs, w, ws, c, y, ys, acc)
 }
 static void axpy_any(Type t, int64_t r, int64_t k, const float* x, int64_t xs, const void* w, int64_t ws,
                      int64_t c, float* y, int64_t ys) {

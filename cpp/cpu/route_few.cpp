@@ -3,7 +3,6 @@
 #include "pool.h"
 #include "routes.h"
 
-#include <utility>
 
 namespace mlx_tensorops::cpu {
 namespace {
@@ -13,7 +12,7 @@ constexpr int64_t kMaxDepth = 4096;    // of x held as f32
 // runs at two thirds of the speed.
 constexpr int64_t kMaxColumns = 4096;
 constexpr int64_t kMinColumns = 1024;
-static_assert(2 * kFewRows * (kMaxDepth + kMaxColumns + 128) + kFinishScratch <= kScratch);
+static_assert(2 * kFewRows * (kMaxDepth + kMaxColumns + 256) + kFinishScratch <= kScratch);
 
 // The sum over K is cut into pieces of this length: one f32 chain of 4096 terms has four times the error of
 // OpenBLAS. (dot() needs no cut: its lanes and chains are pieces already.)
@@ -27,48 +26,87 @@ bool along_k(const Gemm& g) {
   return g.b.row == 1;
 }
 
-// y += x * b, for columns n0.. of b stored along N.
-void add_products(const Gemm& g, const Slice& s, const Kernels& kernels, const float* x,
-                  int64_t x_stride, int64_t k0, int64_t depth, int64_t n0, int64_t columns,
-                  float* y, int64_t y_stride, float* piece) {
-  for (int64_t k = 0; k < depth; k += kPiece) {
-    std::fill_n(piece, g.m * y_stride, 0.0f);
-    kernels.axpy(s.b.type, g.m, std::min(kPiece, depth - k), x + k, x_stride,
-                 s.b.at(k0 + k, n0), s.b.row, columns, piece, y_stride);
-    for (int64_t i = 0; i < g.m * y_stride; i++) y[i] += piece[i];
-  }
+// Elements before the rows of b, from p on, are aligned for the kernels' steps; 0 if they do not agree, or
+// for fewer than `count` elements. MLX's buffers start 24 bytes after a multiple of 64, so that every
+// second load would cross a cache line, at 15 % of the speed.
+int64_t unaligned_head(const Kernels& kernels, const Matrix& b, const void* p, int64_t stride,
+                       int64_t count) {
+  const int64_t size = size_of(b.type), step = kernels.step * size;
+  const int64_t over = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) % step);
+  if (over == 0 || over % size != 0 || stride * size % step != 0) return 0;
+  const int64_t head = (step - over) / size;
+  return head < count ? head : 0;
 }
 
-void compute(const Gemm& g, const Slice& s, const Kernels& kernels, int64_t n0, int64_t columns) {
-  const int64_t depth = std::min(kMaxDepth, g.k);
-  const int64_t x_stride = ceil_div(depth, kernels.step) * kernels.step;
-  const int64_t y_stride = ceil_div(columns, kernels.step) * kernels.step;
-  float* x = scratch();
-  float* ordered_x = x + g.m * x_stride;
-  float* y = ordered_x + g.m * x_stride;
-  float* second_y = y + g.m * y_stride;
-  float* finish_scratch = second_y + g.m * y_stride;
-  const bool dot = along_k(g);
-  if (!dot) std::fill_n(y, g.m * y_stride, 0.0f);
-  for (int64_t k0 = 0; k0 < g.k; k0 += depth) {
-    const int64_t count = std::min(depth, g.k - k0);
-    pack_rows(kernels, s.a, 0, g.m, k0, count, x, x_stride);
-    if (!dot) {
-      add_products(g, s, kernels, x, x_stride, k0, count, n0, columns, y, y_stride, second_y);
-      continue;
+struct Task {
+  const Gemm& g;
+  const Slice s;
+  const Kernels& kernels;
+  int64_t n0, columns;
+
+  int64_t padded(int64_t count) const { return ceil_div(count, kernels.step) * kernels.step; }
+
+  // Sums for b stored along K.
+  float* by_rows(float* x, int64_t depth, float* memory, int64_t& y_stride) const {
+    const int64_t x_stride = padded(depth) + kernels.step;
+    float* ordered = memory;
+    float* y = ordered + g.m * x_stride;
+    y_stride = columns;
+    for (int64_t k0 = 0; k0 < g.k; k0 += depth) {
+      const int64_t count = std::min(depth, g.k - k0);
+      const void* w = s.b.at(k0, n0);
+      const int64_t head = unaligned_head(kernels, s.b, w, s.b.column, count);
+      pack_rows(kernels, s.a, 0, g.m, k0, count, x, depth);
+      for (int64_t r = 0; r < g.m; r++)
+        kernels.order_for_dot(s.b.type, x + r * depth, count, head, ordered + r * x_stride);
+      kernels.dot(s.b.type, g.m, count, head, ordered, x_stride, w, s.b.column, columns, y,
+                  y_stride, k0 > 0);
     }
-    for (int64_t r = 0; r < g.m; r++)
-      kernels.order_for_dot(s.b.type, x + r * x_stride, count, ordered_x + r * x_stride);
-    kernels.dot(s.b.type, g.m, count, ordered_x, x_stride, s.b.at(k0, n0), s.b.column, columns, y,
-                y_stride, k0 > 0);
+    return y;
   }
-  if (!dot) {
-    for (int64_t r = 0; r < g.m; r++)
-      kernels.order_from_axpy(s.b.type, y + r * y_stride, columns, second_y + r * y_stride);
-    std::swap(y, second_y);
+
+  // Sums for b stored along N: y holds the unaligned head as a step of its own, then the rest.
+  float* by_columns(float* x, int64_t depth, float* memory, int64_t& y_stride) const {
+    const int64_t head = unaligned_head(kernels, s.b, s.b.at(0, n0), s.b.row, columns);
+    const int64_t rest = head ? kernels.step : 0;
+    y_stride = rest + padded(columns - head);
+    float* y = memory;
+    float* piece = y + g.m * y_stride;
+    std::fill_n(y, g.m * y_stride, 0.0f);
+    for (int64_t k0 = 0; k0 < g.k; k0 += depth) {
+      const int64_t count = std::min(depth, g.k - k0);
+      pack_rows(kernels, s.a, 0, g.m, k0, count, x, depth);
+      for (int64_t k = 0; k < count; k += kPiece) {
+        const int64_t length = std::min(kPiece, count - k);
+        std::fill_n(piece, g.m * y_stride, 0.0f);
+        auto multiply = [&](int64_t n, int64_t width, float* out) {
+          kernels.axpy(s.b.type, g.m, length, x + k, depth, s.b.at(k0 + k, n0 + n), s.b.row, width,
+                       out, y_stride);
+        };
+        if (head) multiply(0, head, piece);
+        multiply(head, columns - head, piece + rest);
+        for (int64_t i = 0; i < g.m * y_stride; i++) y[i] += piece[i];
+      }
+    }
+    for (int64_t r = 0; r < g.m; r++) {
+      kernels.order_from_axpy(s.b.type, y + r * y_stride, head, piece + r * y_stride);
+      kernels.order_from_axpy(s.b.type, y + r * y_stride + rest, columns - head,
+                              piece + r * y_stride + head);
+    }
+    return piece;
   }
-  finish(g, s, kernels, 0, g.m, n0, columns, y, y_stride, finish_scratch);
-}
+
+  void run() const {
+    const int64_t depth = std::min(kMaxDepth, g.k);
+    float* finish_scratch = scratch();
+    float* x = finish_scratch + kFinishScratch;
+    float* memory = x + g.m * depth;
+    int64_t y_stride;
+    float* y = along_k(g) ? by_rows(x, depth, memory, y_stride)
+                          : by_columns(x, depth, memory, y_stride);
+    finish(g, s, kernels, 0, g.m, n0, columns, y, y_stride, finish_scratch);
+  }
+};
 
 }  // namespace
 
@@ -92,7 +130,7 @@ void few_rows(const Gemm& g, const Settings& settings) {
   parallel_for(batches * tiles, grain, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
       int64_t tile = i % tiles;
-      compute(g, slice(g, i / tiles), kernels, t.column(tile), t.columns(tile));
+      Task{g, slice(g, i / tiles), kernels, t.column(tile), t.columns(tile)}.run();
     }
   });
 }

@@ -166,15 +166,18 @@ static void check_tile(int64_t depth, int64_t rows, int64_t columns, bool accumu
 }
 
 static void check_few(Type type, int64_t rows, int64_t k, int64_t columns) {
-  int64_t step = kernels.step, x_stride = (k + step - 1) / step * step, y_stride = (columns + step - 1) / step * step;
+  int64_t step = kernels.step, x_stride = (k + 2 * step - 1) / step * step, y_stride = (columns + step - 1) / step * step;
   static float x[8 * 256], ordered[8 * 256], y[8 * 256], plain[8 * 256];
   fill(Type::f32, x, rows * x_stride);
   fill(type, source, k * columns);
-  for (int along_k = 0; along_k < 2; along_k++) {
+  const int64_t heads[] = {0, 1, 5, step - 1};
+  for (int along_k = 0; along_k < 1 + 4; along_k++) {
+    int64_t head = along_k ? heads[along_k - 1] : 0;
+    if (head >= k) continue;
     if (along_k) {
-      for (int64_t r = 0; r < rows; r++) kernels.order_for_dot(type, x + r * x_stride, k, ordered + r * x_stride);
+      for (int64_t r = 0; r < rows; r++) kernels.order_for_dot(type, x + r * x_stride, k, head, ordered + r * x_stride);
       for (int pass = 0; pass < 2; pass++)
-        kernels.dot(type, rows, k, ordered, x_stride, source, k, columns, plain, y_stride, pass == 1);
+        kernels.dot(type, rows, k, head, ordered, x_stride, source, k, columns, plain, y_stride, pass == 1);
     } else {
       memset(y, 0, sizeof(y));
       for (int pass = 0; pass < 2; pass++)
