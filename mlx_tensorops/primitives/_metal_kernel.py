@@ -119,5 +119,5 @@ def launch(variants: VariantSet, arrays: Sequence, stream=None) -> list:
         return [mx.zeros(shape, dtype, stream=stream) for shape, dtype in outputs]
     params = mx.array([s.rule(shapes, strides) for s in sign.scalars], mx.int64)
     return _kernel(variant, _enqueue.emulator())(
-        [*arrays, params], threadgroups=tuple(r(shapes) for r in sign.grid), threads=(sign.threads, 1, 1),
+        [*arrays, params], threadgroups=tuple(r(shapes, strides) for r in sign.grid), threads=(sign.threads, 1, 1),
         output_shapes=[shape for shape, _ in outputs], output_dtypes=[dtype for _, dtype in outputs], stream=stream)

@@ -51,7 +51,7 @@ def matmul(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=None,
         EngineError: the named engine does not exist or cannot run this here; the text says why.
 
     Engine notes: ``explain("matmul", a, b)`` tells which engine answers and why. The whole formula is computed in f32 and
-    rounded once, on every engine. Engine mpp runs in hostmetal inside ``hostmetal.active()``.
+    rounded once, on every engine. Engines mpp and simdgroup run emulated inside ``hostmetal.active()``.
     """
     try:
         key = (

@@ -6,12 +6,15 @@ import pytest
 
 import mlx_tensorops as mt
 from mlx_tensorops import device, hostmetal
+from mlx_tensorops.epilogues import Epilogue
 from mlx_tensorops.errors import ShapeError, TensorOpsError
 from mlx_tensorops.primitives import _metal_kernel, _native
 from mlx_tensorops.primitives import matmul as module
 from mlx_tensorops.primitives._metal_kernel import ThreadgroupKernel, pad_small, threadgroups_of
+from mlx_tensorops.shaders.render import render_fast
+from mlx_tensorops.variant import Tile
 from tests.cases import gemm as cases
-from tests.gemm import judge
+from tests.gemm import flows, judge
 
 
 @pytest.fixture
@@ -32,6 +35,27 @@ def test_dense_gemm_without_the_extension(no_extension, m, n, k):
     assert c.dtype == mx.float16 and judge.errors_over_bound(a, b, c, "float16") <= 1
 
 
+@pytest.mark.parametrize("m, n, k", [(64, 128, 32), (70, 128, 32), (67, 90, 21), (2, 3, 2), (40, 20, 16), (20, 30, 1500)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_engine_simdgroup_without_the_extension(no_extension, m, n, k, dtype):
+    """As Metal 3.1, the oldest dialect that MLX asks for: registers, staged and split-K, whole and ragged."""
+    a = cases.make("columns", m, k, dtype, np.random.default_rng(m))
+    b = cases.make("rows", k, n, dtype, np.random.default_rng(n))
+    with hostmetal.active(checked=True, dialect="3.1"):
+        c = mt.matmul(a, b, engine="simdgroup")
+        mx.eval(c)
+    assert judge.errors_over_bound(a, b, c, dtype) <= 1
+
+
+def test_batched_epilogue_of_engine_simdgroup_without_the_extension(no_extension):
+    a, b = cases.make("rows", 9, 20, "float16", np.random.default_rng(1), lead=(2, 3)), cases.make("rows", 20, 40, "float16", np.random.default_rng(2), lead=(3,))
+    residual = cases.make("rows", 9, 40, "float16", np.random.default_rng(3), lead=(2, 3))
+    with hostmetal.active(checked=True, dialect="3.1"):
+        c = mt.matmul(a, b, engine="simdgroup", activation="gelu_erf", residual=residual)
+        mx.eval(c)
+    assert judge.epilogue_over_bound(a, b, c, "float16", Epilogue(activation="gelu_erf", residual=True), residual=residual) <= 1
+
+
 def test_empty_without_the_extension(no_extension):
     with hostmetal.active():
         assert mt.matmul(mx.ones((3, 0), mx.float16), mx.ones((0, 4), mx.float16), engine="mpp").tolist() == [[0.0] * 4] * 3
@@ -48,10 +72,24 @@ def test_everything_answers_without_the_extension(no_extension):
         assert "matmul2d_descriptor" in mt.dump_source("matmul", a.astype(mx.float16), a.T.astype(mx.float16), engine="mpp")
 
 
+def test_mlx_itself_writes_the_signature_of_a_staged_kernel(capfd, tmp_path):
+    """The thread index is an argument because the body names it; threadgroup memory stands in the body."""
+    variants = flows.variant_set("simdgroup", "staged", Tile(64, 64, 2, 2, 8, 8, 8), flows.spec_of("bfloat16"))
+    fast = render_fast(variants["nn/aligned"])
+    kernel = mx.fast.metal_kernel(name=fast.kernel, input_names=["a", "b", "params"], output_names=["c"], source=fast.body, header=fast.header)
+
+    def call(a, b, params):
+        return kernel(inputs=[a, b, params], grid=(128, 1, 1), threadgroup=(128, 1, 1), output_shapes=[(64, 64)], output_dtypes=[mx.bfloat16], verbose=True)[0]
+
+    mx.export_function(str(tmp_path / "f.mlxfn"), call, mx.zeros((64, 64), mx.bfloat16), mx.zeros((64, 64), mx.bfloat16), mx.zeros((8,), mx.int64))
+    text = capfd.readouterr().out
+    for attribute in ("uint thread_index_in_threadgroup", "uint simdgroup_index_in_threadgroup", "uint3 threadgroup_position_in_grid"):
+        assert attribute in text
+    assert text.index("[[kernel]]") < text.index("threadgroup T a_tile[") and text.isascii()
+
+
 def test_mlx_itself_writes_this_signature(capfd, tmp_path):
     """While exporting, MLX prints the whole text it would hand to Metal, also where there is no Metal."""
-    from mlx_tensorops.shaders.render import render_fast
-
     choice = dict(row="nn/aligned", operand="bfloat16", out="float16", precision="exact")
     fast = render_fast(cases.variant_of(choice))
     kernel = mx.fast.metal_kernel(name=fast.kernel, input_names=["a", "b", "params"], output_names=["c"], source=fast.body, header=fast.header)
