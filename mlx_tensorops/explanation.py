@@ -68,7 +68,7 @@ def explain(op: str, *arrays, **options) -> Explanation:
     Raises:
         TensorOpsError: the operation does not exist, or the call is refused for the same reason as there.
     """
-    from . import device
+    from . import device, signature
 
     family = registry.by_op(op)
     decision, shapes = registry.load(family.describe)(*arrays, **options)
@@ -80,7 +80,7 @@ def explain(op: str, *arrays, **options) -> Explanation:
         row = _row_for_contiguous(decision.variants, shapes)
         shapes = _as_kernel_sees(row, shapes)
         variant, tile = row.key, f"{row.tile.name}: {decision.source[row.dataflow, row.tile]}"
-        predicted = _predicted(family.cost(row), shapes)
+        predicted = _predicted(family.cost(row), signature.of(row), shapes)
     return Explanation(op, decision.engine, decision.why, {e: decision.verdicts[e] for e in ENGINES}, profile, variant, tile,
                        flops, size, predicted, seconds, bound)
 
@@ -150,7 +150,7 @@ def _roofline(profile: DeviceProfile, flops: int, size: int) -> tuple[float | No
     return max(compute, memory), "compute" if compute >= memory else "memory"
 
 
-def _predicted(cost, shapes) -> dict:
+def _predicted(cost, sign, shapes) -> dict:
     strides = _contiguous(shapes)
     return {
         "matmul2d": cost.matmul2d(shapes, strides),
@@ -158,9 +158,11 @@ def _predicted(cost, shapes) -> dict:
         "macs": cost.macs(shapes, strides),
         "operand_bytes": tuple(rule(shapes, strides) for rule in cost.operand_bytes),
         "output_bytes": cost.output_bytes(shapes, strides),
+        "bytes_moved": cost.bytes_moved(shapes, strides),
         "accumulator_words": cost.accumulator_words,
         "operand_words": cost.operand_words,
         "barriers": cost.barriers(shapes, strides),
+        "threadgroup_bytes": sign.threadgroup_bytes,
         "threadgroup_load": cost.threadgroup_load(shapes, strides),
         "threadgroup_store": cost.threadgroup_store(shapes, strides),
     }

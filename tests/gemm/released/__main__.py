@@ -1,0 +1,3 @@
+from tests.gemm.released import write
+
+write()
