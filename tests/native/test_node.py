@@ -343,6 +343,24 @@ def test_a_cycle_through_the_gradient_is_collected():
     assert alive() is None
 
 
+def test_a_gradient_lives_as_long_as_a_node_may_call_it(ext):
+    """The node's reference is invisible to the collector, which must then not count the handle's."""
+    class Marker:
+        pass
+
+    def make():
+        marker, holder = Marker(), []
+        holder.append(variants(vjp=lambda primals, cotangents, argnums: (marker, holder)))
+        return weakref.ref(marker), ext.launch2(holder[0], random(2, 2), random(2, 2), None, mx.cpu)
+
+    alive, node = make()
+    gc.collect()
+    assert alive() is not None
+    del node
+    gc.collect()
+    assert alive() is None
+
+
 def test_leaving_the_process_with_work_undone():
     code = """
 import mlx.core as mx
