@@ -83,15 +83,15 @@ class Choice:
         """A test id."""
         return self.variant.key
 
-    def problem(self, seed: int) -> tuple[list[mx.array], dict]:
-        """(kernel inputs, epilogue operands by name); sizes that reach exactly this row."""
+    def problem(self, seed: int, sizes: tuple[int, int, int] | None = None) -> tuple[list[mx.array], dict]:
+        """(kernel inputs, epilogue operands by name); M, N, K reach exactly this row, unless a row for all sizes is given some."""
         v, rng = self.variant, np.random.default_rng(seed)
         step = gemm_dataflows.of(v).k_step(v)
         m, n, k = v.tile.m, v.tile.n, 2 * step
         if self.edge == "ragged_m":
             m = v.tile.m + 5
         elif self.edge == "ragged":
-            m, n, k = v.tile.m + 3, v.tile.n + 13, 2 * step + 5
+            m, n, k = sizes or (v.tile.m + 3, v.tile.n + 13, 2 * step + 5)
         lead = (1, 2, 3) if self.batched else ()
         a_view, b_view = ("every_other", "gap") if self.layout == "strided" else (VIEWS[v.option("fill", "coordinate")][side] for side in self.layout)
         a = make(a_view, m, k, self.operands[0], rng, lead=lead)
@@ -108,23 +108,22 @@ class Choice:
         return arrays, extra
 
 
-def axes() -> dict:
-    """The axes of the pool; options are numbered, since each dataflow has its own."""
-    most = max(len(options_of(e)) for e in entries().values())
-    return {"entry": tuple(entries()), "option": tuple(range(most)), "layout": LAYOUTS, "edge": EDGES, "operands": OPERANDS,
+RASTERS = ((), (("swizzle", 1),), (("panel", 4),))
+
+
+def axes(strength: int) -> dict:
+    """The axes of the pool. In the pairwise one, options of a dataflow other than the order of blocks are left to its own tests
+    and to the 3-wise array; they are numbered, since each dataflow has its own."""
+    count = len(RASTERS) if strength == 2 else max(len(options_of(e)) for e in entries().values())
+    return {"entry": tuple(entries()), "option": tuple(range(count)), "layout": LAYOUTS, "edge": EDGES, "operands": OPERANDS,
             "out": gemm.FLOATS, "precision": ("exact", "tf32"), "epilogue": EPILOGUES, "batched": (False, True)}
 
 
-def legal(row: dict) -> bool:
-    """Whether the row names a kernel that exists."""
-    return choice_of(row) is not None
-
-
-def choice_of(row: dict) -> Choice | None:
-    """The Choice of a row, or None."""
+def choice_of(row: dict, strength: int) -> Choice | None:
+    """The Choice of a row, or None where no such kernel exists."""
     if row["precision"] == "tf32" and "float32" not in row["operands"]:
         return None
-    options = options_of(entries()[row["entry"]])
+    options = _options(row["entry"], strength)
     if row["option"] >= len(options):
         return None
     made = (row["entry"], row["operands"], row["out"], row["precision"], row["epilogue"], row["batched"], options[row["option"]])
@@ -134,6 +133,16 @@ def choice_of(row: dict) -> Choice | None:
 
 
 @lru_cache(maxsize=None)
+def _options(entry_name: str, strength: int):
+    entry = entries()[entry_name]
+    if strength > 2:
+        return options_of(entry)
+    flow = gemm_dataflows.dataflows()[entry.engine, entry.dataflow]
+    return [tuple(sorted({**dict(entry.options), **dict(raster)}.items())) for raster in RASTERS if all(axis in flow.axes for axis, _ in raster)]
+
+
+@lru_cache(maxsize=None)
 def pool(strength: int = 2, seed: int = 2026) -> tuple[Choice, ...]:
     """The covering array as choices; every value of every axis at least three times."""
-    return tuple(choice_of(row) for row in covering_array(axes(), strength=strength, seed=seed, at_least=3, legal=legal))
+    rows = covering_array(axes(strength), strength=strength, seed=seed, at_least=3, legal=lambda row: choice_of(row, strength) is not None)
+    return tuple(choice_of(row, strength) for row in rows)

@@ -13,7 +13,7 @@ def test_the_pool_names_every_dataflow_and_every_value_often_enough():
     for choice in CHOICES:
         for axis in ("entry", "layout", "edge", "operands", "out", "precision", "epilogue", "batched"):
             counts[axis, getattr(choice, axis)] = counts.get((axis, getattr(choice, axis)), 0) + 1
-    wanted = {(axis, value) for axis, values in pool.axes().items() if axis != "option" for value in values}
+    wanted = {(axis, value) for axis, values in pool.axes(2).items() if axis != "option" for value in values}
     assert wanted == set(counts) and min(counts.values()) >= 3
 
 
