@@ -102,7 +102,7 @@ def test_the_first_documents_kernel():
         assert body.index(f"zero({name})") < loop < body.index(f"op.run(", loop) < body.index(f"({name}, c,", loop)
     # pointer induction: bases are hoisted, the loop only adds to them
     inner = body[loop:body.index("}", loop)]
-    assert re.findall(r"(\w+) \+= ", inner) == ["a0", "a1", "b0", "b1"] and "p." not in inner
+    assert re.findall(r"(\w+) \+= ", inner) == ["a0", "a1", "b0", "b1"] and not re.search(r"\bp\.", inner)
     # the half result is a cast of the f32 value in the store; nothing is staged
     assert "typedef half C;" in code and "c[row * c_m + column] = T(finish.apply(ct[i], row, column))" in code
     assert "threadgroup " not in body and "barrier" not in code
