@@ -2,7 +2,8 @@
 
 ``known``: "verified" where a specification, an SDK header or a compiler's output states the rule, "inferred" where we
 conclude it. ``sdk`` and ``dialect`` are where the verdict holds; ``elsewhere`` is a (sdk, dialect) in which the same text
-is accepted, so that the test also shows that the switch works. ``says``: part of the message, where it is known.
+is accepted, so that the test also shows that the switch works. ``says``: part of the message, where it is known. ``lint``:
+only :func:`hostmetal.lint`, which reads declarations, sees it; a compile does not.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Reject:
     dialect: str = "4.0"
     elsewhere: tuple[str, str] | None = None
     says: str = ""
+    lint: bool = False
 
     def source(self) -> str:
         text = OPERANDS + self.text + "\n}" if self.mpp else self.text
@@ -80,12 +82,12 @@ def tile(name, descriptor, why, says, elsewhere=("26.2", "4.0")):
 PLAIN = "constexpr auto d = matmul2d_descriptor(16, 32); matmul2d<d, execution_simdgroup> op; "
 
 REJECTED = [
-    language("R1", "float f(float* p) { return *p; }", "pointer without address space"),
+    language("R1", "float f(float* p) { return *p; }", "pointer without address space", lint=True),
     language("R2", "kernel void k(device float* d [[buffer(0)]]) { thread float* t = d; }", "device to thread"),
     language("R3", "kernel void k(device float* d [[buffer(0)]], threadgroup float* s [[threadgroup(0)]]) { d = (device float*)s; }", "cast between address spaces"),
     language("R4", "void g(thread float& x); kernel void k(device float* d [[buffer(0)]]) { g(d[0]); }", "device lvalue does not bind to thread&"),
     language("R5", "kernel void k(thread float* p [[buffer(0)]]) {}", "kernel pointer argument in thread space"),
-    language("R6", "float g_scale = 2.0f;", "program-scope variable not in constant"),
+    language("R6", "float g_scale = 2.0f;", "program-scope variable not in constant", lint=True),
     language("R7", "constant float tab[2] = {1, 2}; kernel void k(device float* d [[buffer(0)]]) { tab[0] = 3; }", "store to constant"),
     language("R9", "void h() { threadgroup float s[4]; s[0] = 1; }", "threadgroup variable outside a kernel body"),
     language("R10", "struct V { float x; V() { x = 0; } }; kernel void k(device float* d [[buffer(0)]]) { threadgroup V v; d[0] = v.x; }", "constructor in threadgroup memory"),
@@ -105,7 +107,7 @@ REJECTED = [
     language("R24", "float f(half h) { return as_type<float>(h); }", "as_type between sizes"),
     language("R25", "void f() { int device = 0; }", "reserved word"),
     language("R26", "kernel void k(device float* p [[buffer(31)]]) {}", "buffer index above 30", "inferred"),
-    language("R27", "int n = 8; constant int m = n;", "program-scope variable not in constant"),
+    language("R27", "int n = 8; constant int m = n;", "program-scope variable not in constant", lint=True),
     language("R28", "struct S { float v[2]; thread float& at(int i) { return v[i]; } };", "trailing thread missing", dialect="4.1"),
     tile("R29", "8, 8", "neither M nor N a multiple of 16", "At least one of M or N must be a multiple of 16"),
     tile("R30", "24, 20", "N not a multiple of 8", "N must be a multiple of 8"),

@@ -13,6 +13,9 @@ def _compile(source, **options):
 
 @pytest.mark.parametrize("case", REJECTED, ids=lambda c: f"{c.name}-{c.known}")
 def test_rejected(case):
+    if case.lint:
+        assert hostmetal.lint(case.source(), sdk=case.sdk, dialect=case.dialect)
+        return
     with pytest.raises(hostmetal.CompileError) as caught:
         _compile(case.source(), sdk=case.sdk, dialect=case.dialect)
     assert case.says in str(caught.value)
@@ -28,3 +31,5 @@ def test_the_switch_accepts_the_same_text_elsewhere(case):
 def test_accepted(dialect):
     hostmetal.compile(PRELUDE + ACCEPTED_LANGUAGE, "a11", dialect=dialect, function_constants={200: True})
     hostmetal.compile(MPP + ACCEPTED_OPERATIONS, "k", dialect=dialect)
+    assert not hostmetal.lint(PRELUDE + ACCEPTED_LANGUAGE, dialect=dialect)
+    assert not hostmetal.lint(MPP + ACCEPTED_OPERATIONS, dialect=dialect)
