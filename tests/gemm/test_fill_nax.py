@@ -11,6 +11,7 @@ from mlx_tensorops.epilogues import Epilogue
 from mlx_tensorops.errors import RuleError
 from mlx_tensorops.policies import gemm as policy
 from mlx_tensorops.shaders.render import render
+from mlx_tensorops.variant import Tile
 from tests.cases.gemm import make
 from tests.gemm import blocks, filled, flows, judge
 
@@ -106,6 +107,11 @@ def test_epilogue_reads_only_inside_c():
 def test_exact_float32_is_refused():
     with pytest.raises(RuleError, match="exact float32 operands have another lane map"):
         flows.variant_set("mpp", "direct", filled.TILES["direct"], flows.spec_of("float32"), (("fill", "nax"),))
+
+
+def test_operations_without_a_published_map_are_refused():
+    with pytest.raises(RuleError, match=r"knows the lane map of operations \(16, 32, 16\), not of \(32, 32, 16\)"):
+        render(flows.variant_set("mpp", "direct", Tile(64, 128, 2, 2, 32, 32, 16), flows.spec_of("float16"), (("fill", "nax"),))["nn/aligned"])
 
 
 def test_policy_takes_none_before_a_probe():

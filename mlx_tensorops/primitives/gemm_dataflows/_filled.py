@@ -11,11 +11,13 @@ from typing import Any, Mapping
 
 from ...cost import Cost
 from ...dtypes import element_type
+from ...errors import RuleError, fail
 from ...rules import Rule, address, dim, eq, every, rule, select, stride
 from ...variant import SIMD_WIDTH, Variant
 from .._gemm_signature import BATCH_AXES, Facts, matrix_cost
 
 FILLS = ("coordinate", "nax")
+MAPPED = (16, 32, 16)  # the only operation whose lane map anyone has published
 VECTOR = 4  # elements of one load; a lane's run of neighbours in the map
 
 
@@ -51,10 +53,14 @@ def builtins(v: Variant) -> tuple[str, ...]:
 
 def context(v: Variant, *, left: str, right: str) -> dict:
     """Names of the cooperative tensors: one per fragment where it is "held" over a step of K, else one for all ("streamed")."""
+    t = v.tile
+    if vectors(v) and (t.op_m, t.op_n, t.op_k) != MAPPED:
+        fail("gemm", f"fill nax knows the lane map of operations {MAPPED}, not of {(t.op_m, t.op_n, t.op_k)}",
+             instead="fill coordinate", cls=RuleError)
     return dict(
         vectors=vectors(v),
-        lefts=[f"left{i}" if left == "held" else "left" for i in range(v.tile.fragments_m)],
-        rights=[f"right{j}" if right == "held" else "right" for j in range(v.tile.fragments_n)],
+        lefts=[f"left{i}" if left == "held" else "left" for i in range(t.fragments_m)],
+        rights=[f"right{j}" if right == "held" else "right" for j in range(t.fragments_n)],
     )
 
 
