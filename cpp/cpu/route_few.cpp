@@ -9,9 +9,8 @@ namespace {
 
 constexpr int64_t kMaxDepth = 4096;    // of x held as f32
 // Columns of one task. Rows of b read in long runs need fewer page walks: with 1024 columns an N of 4096
-// runs at two thirds of the speed.
+// runs at two thirds of the speed on one thread. Several threads cut it to that, and more threads further.
 constexpr int64_t kMaxColumns = 4096;
-constexpr int64_t kMinColumns = 1024;
 static_assert(2 * kFewRows * (kMaxDepth + kMaxColumns + 256) + kFinishScratch <= kScratch);
 
 // The sum over K is cut into pieces of this length: one f32 chain of 4096 terms has four times the error of
@@ -120,10 +119,10 @@ void few_rows(const Gemm& g, const Settings& settings) {
   const double seconds = double(g.n) * g.k * size_of(g.b.type) / kBytesPerSecond;
   const int threads = useful_threads(seconds * batches, settings);
   int64_t most = kMaxColumns;
-  if (threads > 1) {
-    const int64_t least = along_k(g) ? 128 : kMinColumns;
-    most = std::clamp(ceil_div(g.n * batches, 4 * threads), least, kMaxColumns);
-  }
+  if (threads > 1 && along_k(g))
+    most = std::clamp<int64_t>(ceil_div(g.n * batches, 4 * threads), 128, kMaxColumns);
+  else if (threads > 1)
+    most = std::clamp<int64_t>(ceil_div(g.n * batches, threads), 256, 1024);
   const Tiling t{1, g.n, 1, tile_size(g.n, most, 2 * kernels.step)};
   const int64_t tiles = t.count();
   const int64_t grain = std::max<int64_t>(1, 50e-6 / seconds * tiles);
