@@ -6,6 +6,7 @@ The order of ``buffers`` is the order of Metal's buffer indices; the scalar bloc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .dtypes import ElementType
 from .errors import RuleError, fail
@@ -90,6 +91,7 @@ class Signature:
         return table
 
 
+@lru_cache(maxsize=4096)  # rendering, guard, manifest and launch all ask for it
 def of(variant) -> Signature:
     """The signature of a variant, from its family."""
     from . import registry

@@ -38,7 +38,7 @@ def _environment():
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER), undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, auto_reload=False,
     )
     environment.filters["msl"] = msl.literal
     return environment
