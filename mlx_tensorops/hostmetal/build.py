@@ -87,7 +87,7 @@ def build(
     if "\0" in source:
         fail("hostmetal", "the source holds a NUL character", cls=CompileError)
     tokens = tokenize(source)
-    lint.check_tokens(source, tokens)
+    lint.check_tokens(source, tokens, dialect)
     new = rewrite.rewrite(source, tokens)
     others = headers.reachable(source, include)
     chosen, instance = _choose(signature.kernels(source, tokens), others, kernel, new.instantiations, template_arguments(template))

@@ -38,13 +38,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+# Locks are shared by the first byte of a hash: few files, and two builds hardly ever wait for each other.
 def obtain(name: str, make: Callable[[Path, Path], None]) -> Path:
     """Path of the cached file ``name``. If absent, ``make(work_folder, target)`` creates it: one process at a time."""
     home = folder()
     path = home / name
     if path.exists():
         return path
-    with _locked(home / f".{name}.lock"):
+    with _locked(home / f".lock-{key_of(name)[:2]}"):
         if not path.exists():
             with tempfile.TemporaryDirectory(dir=home) as work:
                 target = Path(work) / name

@@ -1,6 +1,6 @@
 """What Apple's compiler rejects although the emulator's front end would take it.
 
-Token rules cost nothing and are applied by every compile. The rules on declarations read clang's syntax tree
+Token rules cost little and are applied by every compile; they know plain types only. The rules on declarations read clang's syntax tree
 (about a second) and are applied by :func:`lint`. Sources: the Metal Shading Language specification, versions 4.0
 and 4.1, sections on language restrictions, address spaces and function attributes.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import headers, rewrite, signature, toolchain
 from .findings import CompileError, in_metal_words
-from .tokens import ID, Token, closing, line_of, tokenize
+from .tokens import ID, NUMBER, PREPROCESSOR, Token, closing, closing_angle, line_of, tokenize
 
 _BANNED = {
     "goto": "there is no goto",
@@ -43,15 +43,87 @@ class Complaint:
         return f"line {self.line}: {self.rule}: {self.message}"
 
 
-def token_complaints(source: str, tokens: list[Token]) -> list[Complaint]:
+_SPACES = {"device", "constant", "thread", "threadgroup", "object_data", "ray_data"}
+_SCALARS = {
+    "bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "half", "float", "bfloat", "size_t", "ptrdiff_t",
+    *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}  # fmt: skip
+_TYPES = _SCALARS | {f"{packed}{name}{n}" for name in _SCALARS for n in (2, 3, 4) for packed in ("", "packed_")}
+_DECLARATION_WORDS = {"const", "volatile", "static", "constexpr", "inline", "unsigned", "signed"}
+
+
+def _lacks_space(tokens: list[Token], i: int) -> bool:
+    """Whether ``*`` or ``&`` at i makes a declarator of a plain type that names no address space: ``float* p``."""
+    if i + 1 >= len(tokens) or tokens[i + 1].kind != ID:
+        return False
+    j = i - 1
+    while j >= 0 and tokens[j].text in ("const", "volatile"):
+        j -= 1
+    if j < 0 or tokens[j].text not in _TYPES:
+        return False
+    while j >= 0 and tokens[j].kind == ID:
+        if tokens[j].text in _SPACES:
+            return False
+        j -= 1
+    return j < 0 or tokens[j].text in ("(", ",", ";", "{", "}", "]")
+
+
+def _program_scope(tokens: list[Token]) -> Iterator[Token]:
+    """Names of variables at program scope that are not in the constant address space."""
+    i, start = 0, 0
+    while i < len(tokens):
+        text = tokens[i].text
+        if tokens[i].kind == PREPROCESSOR or text == "}":
+            i, start = i + 1, i + 1
+        elif text in ("(", "[", "[["):
+            i = closing(tokens, i) + 1
+        elif text == "<" and tokens[i - 1].text in ("template", "vec", "array", "atomic"):
+            i = closing_angle(tokens, i) + 1
+        elif text == "{" and any(t.text in ("namespace", "extern") for t in tokens[start:i]):
+            i, start = i + 1, i + 1
+        elif text in (";", "=", "{"):
+            words = tokens[start:i]
+            end = i
+            while end < len(tokens) and tokens[end].text != ";" and not (text == "{" and end > i):
+                end = closing(tokens, end) + 1 if tokens[end].text in ("{", "(", "[") else end + 1
+            plain = bool(words) and all(t.kind == ID or t.text in ("::", "[", "]", "*", "&", "<", ">", ",") or t.kind == NUMBER for t in words)
+            spelled = [t.text for t in words]
+            if (text != "{" and plain and len(words) > 1 and spelled[0] in _TYPES | _DECLARATION_WORDS | _SPACES - {"constant"}
+                    and "constant" not in spelled and not any(w.isupper() for w in spelled)):
+                names = [t for t in words if t.kind == ID]
+                yield names[-1]
+            i = start = end + 1 if end < len(tokens) and tokens[end].text == ";" else end
+        else:
+            i += 1
+
+
+def _constructed_elsewhere(tokens: list[Token]) -> set[str]:
+    """Classes with a default constructor of their own, but none for the threadgroup address space."""
+    found, fine = set(), set()
+    for i, token in enumerate(tokens[:-4]):
+        name = tokens[i + 1].text
+        if token.text in ("struct", "class") and tokens[i + 2].text == "{":
+            for j in range(i + 3, min(closing(tokens, i + 2), len(tokens) - 4)):
+                if tokens[j].text == name and tokens[j + 1].text == "(" and tokens[j + 2].text == ")" and tokens[j - 1].text != "~":
+                    after = [t.text for t in tokens[j + 3 : j + 5]]
+                    (fine if after[0] == "threadgroup" or after == ["=", "default"] else found).add(name)
+    return found - fine
+
+
+def token_complaints(source: str, tokens: list[Token], dialect: str = "4.0") -> list[Complaint]:
     """The rules that need no compiler."""
     found: list[Complaint] = []
 
     def say(token: Token, rule: str, message: str) -> None:
         found.append(Complaint(line_of(source, token.start), rule, message))
 
+    constructed = _constructed_elsewhere(tokens)
+    for token in _program_scope(tokens):
+        say(token, "program scope", f"'{token.text}' must be in the constant address space")
     bodies = [(s.body, s.name) for s in signature.kernels(source, tokens)]
     for i, token in enumerate(tokens):
+        if token.text in ("*", "&") and dialect < "4.1" and _lacks_space(tokens, i):
+            say(token, "address space", f"'{tokens[i + 1].text}' is a pointer or reference without device, constant, thread or threadgroup")
         if token.kind != ID:
             continue
         before = tokens[i - 1].text if i else ""
@@ -64,6 +136,10 @@ def token_complaints(source: str, tokens: list[Token]) -> list[Complaint]:
             say(token, "name", "no function may be called main")
         elif token.text == "threadgroup" and not any(a < i < b for (a, b), _ in bodies) and rewrite.is_threadgroup_variable(source, tokens, i):
             say(token, "threadgroup", "a threadgroup variable may be declared only in the body of a kernel")
+        elif token.text == "threadgroup" and after in constructed and rewrite.is_threadgroup_variable(source, tokens, i):
+            say(token, "threadgroup", f"a threadgroup variable cannot be constructed, and {after} has a constructor")
+        elif token.text == "threadgroup" and rewrite.has_initialiser(tokens, i):
+            say(token, "threadgroup", "a threadgroup variable takes no initialiser")
         elif token.text == "kernel":
             kind = _kernel_type(tokens, i)
             if kind not in (None, "void"):
@@ -84,9 +160,9 @@ def _kernel_type(tokens: list[Token], i: int) -> str | None:
     return None
 
 
-def check_tokens(source: str, tokens: list[Token]) -> None:
-    """Raises CompileError for constructs that no dialect has."""
-    found = token_complaints(source, tokens)
+def check_tokens(source: str, tokens: list[Token], dialect: str) -> None:
+    """Raises CompileError for what the tokens alone show to be wrong."""
+    found = token_complaints(source, tokens, dialect)
     if found:
         lines = tuple(str(c) for c in found)
         raise CompileError("[hostmetal] Metal does not have what this source uses.\n" + "\n".join(f"  {line}" for line in lines), lines)
@@ -151,7 +227,7 @@ def lint(
     from .build import compile_error, literal
 
     tokens = tokenize(source)
-    found = token_complaints(source, tokens)
+    found = token_complaints(source, tokens, dialect)
     new = rewrite.rewrite(source, tokens)
     others = headers.reachable(source, include)
     flags = [*toolchain.kernel_flags(checked=False, sdk=sdk, dialect=dialect), "-fsyntax-only", "-Xclang", "-ast-dump", "-fno-color-diagnostics"]

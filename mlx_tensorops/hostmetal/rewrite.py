@@ -170,6 +170,17 @@ def is_threadgroup_variable(source: str, tokens: list[Token], i: int) -> bool:
     return bool(_threadgroup_variable(source, tokens, i, Rewritten(""), 1))
 
 
+def has_initialiser(tokens: list[Token], i: int) -> bool:
+    """Whether the word ``threadgroup`` at i starts ``threadgroup T x = ...`` or ``threadgroup T x{...}``."""
+    after = _type_end(tokens, i + 1)
+    if after is None or tokens[after].kind != ID or (i and tokens[i - 1].text not in (";", "{", "}")):
+        return False
+    j = after + 1
+    while j < len(tokens) and tokens[j].text == "[":
+        j = closing(tokens, j) + 1
+    return j < len(tokens) and tokens[j].text in ("=", "{")
+
+
 def _function_constant(source: str, tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:
     """The statement whose attribute starts at i: its words may be macros (``STEEL_CONST bool x``)."""
     if tokens[i + 1].text != "function_constant" or tokens[i - 1].kind != ID:

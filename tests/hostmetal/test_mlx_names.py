@@ -32,5 +32,9 @@ def test_instantiates(wheel, known, family):
     assert mlx_names.syntax_check(wheel / "include", family, [instances[0], instances[-1]]) == ""
 
 
+def test_what_is_said_not_to_compile_does_not(wheel):
+    assert "incompatible operand types" in mlx_names.syntax_check(wheel / "include", 0, ["gemm<complex64_t, 32, 32, 16, 2, 2, false, false>"])
+
+
 def test_an_instance_that_cannot_be_is_refused(wheel):
     assert "error" in mlx_names.syntax_check(wheel / "include", 0, ["gemm<half, 32, 32, 16, 2, 2, false>"])
