@@ -95,4 +95,25 @@ std::vector<mx::array> gradients(const mx::array& a, const mx::array& b,
   return result;
 }
 
+mx::array tangent(const mx::array& a, const mx::array& b, const std::optional<mx::array>& bias,
+                  const std::optional<mx::array>& along_a, const std::optional<mx::array>& along_b,
+                  const std::optional<mx::array>& along_bias,
+                  const std::optional<mx::array>& along_residual, Activation activation,
+                  mx::Dtype out_type, mx::Stream s) {
+  auto product = [&](const mx::array& x, const mx::array& y) {
+    return matmul(x, y, mx::float32, std::nullopt, Activation::none, std::nullopt, s);
+  };
+  mx::array before = matmul(a, b, mx::float32, bias, Activation::none, std::nullopt, s);
+  mx::array inner = mx::zeros_like(before, s);
+  if (along_a) inner = mx::add(inner, product(*along_a, b), s);
+  if (along_b) inner = mx::add(inner, product(a, *along_b), s);
+  if (along_bias) inner = mx::add(inner, mx::astype(*along_bias, mx::float32, s), s);
+  if (activation != Activation::none) {
+    auto f = [&](const mx::array& x) { return apply(activation, x, s); };
+    inner = mx::jvp(f, before, inner).second;
+  }
+  if (along_residual) inner = mx::add(inner, mx::astype(*along_residual, mx::float32, s), s);
+  return mx::astype(inner, out_type, s);
+}
+
 }  // namespace mlx_tensorops::cpu

@@ -18,4 +18,13 @@ std::vector<mlx::core::array> gradients(const mlx::core::array& a, const mlx::co
                                         const std::vector<int>& argnums,
                                         mlx::core::Stream stream);
 
+// The directional derivative along the given tangents; an input without one is a constant.
+mlx::core::array tangent(const mlx::core::array& a, const mlx::core::array& b,
+                         const std::optional<mlx::core::array>& bias,
+                         const std::optional<mlx::core::array>& along_a,
+                         const std::optional<mlx::core::array>& along_b,
+                         const std::optional<mlx::core::array>& along_bias,
+                         const std::optional<mlx::core::array>& along_residual,
+                         Activation activation, mlx::core::Dtype out_type, mlx::core::Stream stream);
+
 }  // namespace mlx_tensorops::cpu

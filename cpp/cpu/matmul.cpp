@@ -7,6 +7,7 @@
 #include "config.h"
 #include "gradient.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "mlx/ops.h"
 
 namespace mlx_tensorops::cpu {
 namespace {
@@ -181,6 +182,40 @@ std::vector<mx::array> Matmul::vjp(const std::vector<mx::array>& primals,
   if (options_.residual) residual = primals.back();
   return gradients(primals[0], primals[1], bias, residual, options_.activation, cotangents[0],
                    argnums, stream());
+}
+
+std::vector<mx::array> Matmul::jvp(const std::vector<mx::array>& primals,
+                                   const std::vector<mx::array>& tangents,
+                                   const std::vector<int>& argnums) {
+  std::vector<std::optional<mx::array>> by_input(primals.size());
+  for (size_t i = 0; i < argnums.size(); i++) by_input[argnums[i]] = tangents[i];
+  std::optional<mx::array> bias, bias_tangent, residual_tangent;
+  if (options_.bias) bias = primals[2], bias_tangent = by_input[2];
+  if (options_.residual) residual_tangent = by_input.back();
+  return {tangent(primals[0], primals[1], bias, by_input[0], by_input[1], bias_tangent,
+                  residual_tangent, options_.activation, options_.out_type, stream())};
+}
+
+std::pair<std::vector<mx::array>, std::vector<int>> Matmul::vmap(
+    const std::vector<mx::array>& inputs, const std::vector<int>& axes) {
+  auto rank = [&](size_t i) { return static_cast<int>(inputs[i].ndim()) - (axes[i] >= 0); };
+  const int result = std::max(rank(0), rank(1));
+  std::vector<mx::array> moved;
+  for (size_t i = 0; i < inputs.size(); i++) {
+    mx::array x = inputs[i];
+    if (axes[i] >= 0) {
+      x = mx::moveaxis(x, axes[i], 0, stream());
+      std::vector<int> missing;
+      for (int axis = 1; axis <= result - rank(i); axis++) missing.push_back(axis);
+      if (!missing.empty()) x = mx::expand_dims(x, missing, stream());
+    }
+    moved.push_back(x);
+  }
+  std::optional<mx::array> bias, residual;
+  if (options_.bias) bias = moved[2];
+  if (options_.residual) residual = moved.back();
+  return {{matmul(moved[0], moved[1], options_.out_type, bias, options_.activation, residual, stream())},
+          {0}};
 }
 
 mx::array matmul(const mx::array& a, const mx::array& b, mx::Dtype out_type,

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "gemm.h"
 #include "mlx/primitives.h"
@@ -30,6 +31,12 @@ class Matmul : public mlx::core::Primitive {
                                     const std::vector<mlx::core::array>& cotangents,
                                     const std::vector<int>& argnums,
                                     const std::vector<mlx::core::array>& outputs) override;
+  std::vector<mlx::core::array> jvp(const std::vector<mlx::core::array>& primals,
+                                    const std::vector<mlx::core::array>& tangents,
+                                    const std::vector<int>& argnums) override;
+  // The mapped axis becomes the first batch axis of the operands that have it.
+  std::pair<std::vector<mlx::core::array>, std::vector<int>> vmap(
+      const std::vector<mlx::core::array>& inputs, const std::vector<int>& axes) override;
   std::vector<mlx::core::Shape> output_shapes(
       const std::vector<mlx::core::array>& inputs) override;
   bool is_equivalent(const mlx::core::Primitive& other) const override;
