@@ -42,7 +42,8 @@ def _variants(decision) -> Callable:
         arrays += [_epilogue_axes(mx, x, spec) for x in extras]
         if scales is not None:
             arrays.append(mx.array(scales, mx.float32))
-        guard(*(x.shape for x in arrays))
+        if a.shape[-1]:
+            guard(*(x.shape for x in arrays))
         return _drop_axes(mx, launch(arrays, stream), spec)
 
     return run
@@ -51,7 +52,7 @@ def _variants(decision) -> Callable:
 def _launcher(decision) -> Callable:
     """(arrays as the kernel sees them, stream) -> the result: of one kernel, or of split-K where the sizes say so."""
     send = _enqueue.launch if _native.status()[0] else _metal_kernel.launch
-    split, finishes = _gemm_split.of(decision.spec, decision.engine), bool(decision.spec.epilogue)
+    split, finishes = _gemm_split.of(decision.spec, decision.engine), bool(decision.spec.extras)
 
     def launch(arrays, stream):
         # With K = 0 the product's node is filled with zeros and runs no kernel: its epilogue runs in the second pass.

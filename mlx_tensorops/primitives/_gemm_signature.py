@@ -147,6 +147,8 @@ def checks(batched: bool, matrices: tuple[tuple[int, str], ...]) -> tuple[Check,
                   "batch axes of a and b must be equal or 1", "reshape or repeat one of them"),
             Check(rows < INT32_LIMIT, "rows of all batches of a must be fewer than 2**31", "split the batch"),
         ]
+    if matrices:  # a node without K is filled with zeros; a call with K = 0 takes the second pass of split-K
+        found.append(Check(K > 0, "K must be at least 1 where bias or residual are added in the same kernel", "trace the graph again where K = 0"))
     for operand, name in matrices:
         result = {-2: M, -1: N}
         if batched:
