@@ -6,12 +6,6 @@
 #include <atomic>
 #include <mutex>
 
-#if defined(__APPLE__)
-// Declared here rather than included: Accelerate's header is not part of the cross-compilation check.
-extern "C" void cblas_sgemm(int, int, int, int, int, int, float, const float*, int, const float*,
-                            int, float, float*, int);
-#endif
-
 namespace mlx_tensorops::cpu {
 namespace {
 
@@ -26,8 +20,12 @@ std::atomic<bool> forked{false};
 const Blas kForkedChild{nullptr, "not used in a forked child: its locks may be held by lost threads"};
 
 #if defined(__APPLE__)
+// Opened by name like OpenBLAS, so that the extension links without the framework.
 const Blas* open() {
-  return new Blas{cblas_sgemm, "Accelerate"};
+  void* library =
+      dlopen("/System/Library/Frameworks/Accelerate.framework/Accelerate", RTLD_NOW | RTLD_LOCAL);
+  auto sgemm = library ? reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm")) : nullptr;
+  return new Blas{sgemm, sgemm ? "Accelerate" : "Accelerate has no cblas_sgemm"};
 }
 #else
 const Blas* open() {
