@@ -24,7 +24,7 @@ from tests.gemm import blocks, flows, judge
 TILE = Tile(m=64, n=64, simdgroups_m=2, simdgroups_n=2, op_m=32, op_n=32, op_k=32)
 AXES = {
     "row": tuple("/".join(row) for row in EVERY_ROW),
-    "types": (("float16", "float16"), ("bfloat16", "bfloat16"), ("float32", "float32"), ("bfloat16", "float32")),
+    "types": (("float16", "float16"), ("bfloat16", "bfloat16"), ("float32", "float32")),
     "block_k": (32, 64), "skew": (4, 0, 8), "read": ("coordinate", "load"), "store": ("scratch", "direct"),
 }
 OPTIONS = ("block_k", "skew", "read", "store")
