@@ -95,7 +95,7 @@ def _find(override: str, path: str) -> Toolchain:
 
 def find() -> Toolchain:
     """The compiler: MLX_TENSOROPS_HOSTMETAL_CLANG, else the ziglang package, else clang on PATH."""
-    return _find(config.get("MLX_TENSOROPS_HOSTMETAL_CLANG"), os.environ.get("PATH", os.defpath))
+    return _find(config.get("MLX_TENSOROPS_HOSTMETAL_CLANG"), os.pathsep.join(os.get_exec_path()))
 
 
 def describe() -> str:
