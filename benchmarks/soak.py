@@ -25,6 +25,7 @@ def soak(threads: int = 8, calls: int = 2000, fork: bool = True) -> dict[str, ob
     errors: list[BaseException] = []
     seen: dict[str, object] = {"threads": threads, "calls": threads * calls}
     pause, resume = threading.Barrier(threads + 1), threading.Barrier(threads + 1)
+    stops = [calls * i // 4 for i in range(1, 4)] + [calls - 1]
     memory: list[int] = []
 
     def work(seed: int) -> None:
@@ -33,9 +34,6 @@ def soak(threads: int = 8, calls: int = 2000, fork: bool = True) -> dict[str, ob
             streams = [mx.default_stream(mx.cpu), mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)]
             order = random.Random(seed)
             for i in range(calls):
-                if i == calls // 2:
-                    pause.wait(600)
-                    resume.wait(600)
                 a, b, want = order.choice(cases)
                 got = product(mx.array(a), mx.array(b), "float32", None, None, None, streams[i % 3])
                 if i % 16 == 0 or i == calls - 1:
@@ -44,8 +42,10 @@ def soak(threads: int = 8, calls: int = 2000, fork: bool = True) -> dict[str, ob
                         raise AssertionError(f"{a.shape} @ {b.shape} is off by {error}")
                 else:
                     mx.eval(got)
-                if seed == 0 and calls >= 8 and i % (calls // 8) == 0:
-                    memory.append(_resident())
+                del got
+                if i in stops:
+                    pause.wait(600)
+                    resume.wait(600)
         except BaseException as error:
             errors.append(error)
             pause.abort()
@@ -56,12 +56,14 @@ def soak(threads: int = 8, calls: int = 2000, fork: bool = True) -> dict[str, ob
     for worker in workers:
         worker.start()
     try:
-        # The threads stand between two calls while the process forks: MLX's own locks do not survive a
-        # fork inside a call. The engine's workers are alive, and are what the child lacks.
-        pause.wait(600)
-        if fork:
-            seen["child_exit"] = _fork(product, cases)
-        resume.wait(600)
+        # The threads stand between two calls while memory is counted and while the process forks: MLX's own
+        # locks do not survive a fork inside a call. The engine's workers are alive, and the child lacks them.
+        for stop in range(len(stops)):
+            pause.wait(600)
+            memory.append(_live())
+            if fork and stop == 1:
+                seen["child_exit"] = _fork(product, cases)
+            resume.wait(600)
     except threading.BrokenBarrierError:
         pass
     for worker in workers:
@@ -70,9 +72,9 @@ def soak(threads: int = 8, calls: int = 2000, fork: bool = True) -> dict[str, ob
             raise AssertionError("a thread is stuck")
     if errors:
         raise errors[0]
-    # The first two samples are warm-up: streams, pools and caches come into being.
-    seen.update(seconds=time.perf_counter() - start, resident_mb=[m >> 20 for m in memory],
-                growth_mb=(max(memory[-2:]) - max(memory[2:4])) / 2**20 if len(memory) >= 6 else 0.0)
+    # Streams, pools and scratch have come into being by the first stop.
+    seen.update(seconds=time.perf_counter() - start, live_mb=[round(m / 2**20, 2) for m in memory],
+                growth_mb=(memory[-1] - memory[0]) / 2**20)
     return seen
 
 
@@ -124,11 +126,19 @@ def _child(product, cases) -> int:
         return 3
 
 
-def _resident() -> int:
-    """Bytes in memory, after the C library has given back what is free: 24 stream threads with an allocation
-    arena each hold tens of MB of free blocks, which says nothing about leaks."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
-        trim(0)
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+class _MallInfo2(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in
+                ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+
+
+def _live() -> int:
+    """Bytes allocated and not freed (glibc), else bytes resident. The resident size of a process with 30 threads
+    grows for minutes by free blocks that each thread's arena keeps, with MLX's own operations too."""
+    count = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if count:
+        count.restype = _MallInfo2
+        info = count()
+        return info.uordblks + info.hblkhd
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
