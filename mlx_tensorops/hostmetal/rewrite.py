@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .tokens import ID, NUMBER, PREPROCESSOR, PUNCTUATION, STRING, Token, closing, closing_angle, line_of, split, text_of, tokenize
+from .tokens import ID, NUMBER, PREPROCESSOR, STRING, Token, closing, closing_angle, split, text_of, tokenize
 
 Edit = tuple[int, int, str]
 

@@ -50,10 +50,6 @@ class Case:
         return False
 
 
-def _floats(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
-    return lambda rng: rng.standard_normal(shape).astype(np.float32)
-
-
 def _stage(rng):
     return [rng.standard_normal(512).astype(np.float32), np.zeros(512, np.float32)]
 
