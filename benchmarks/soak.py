@@ -32,6 +32,9 @@ def soak(threads: int = 8, calls: int = 2000, fork: bool = True) -> dict[str, ob
         try:
             # A stream belongs to the thread that made it.
             streams = [mx.default_stream(mx.cpu), mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)]
+            for stream in streams:  # each thread that computes keeps a block of scratch from its first product on
+                a, b, _ = cases[0]
+                mx.eval(product(mx.array(a), mx.array(b), "float32", None, None, None, stream))
             order = random.Random(seed)
             for i in range(calls):
                 a, b, want = order.choice(cases)
@@ -60,6 +63,7 @@ def soak(threads: int = 8, calls: int = 2000, fork: bool = True) -> dict[str, ob
         # locks do not survive a fork inside a call. The engine's workers are alive, and the child lacks them.
         for stop in range(len(stops)):
             pause.wait(600)
+            time.sleep(0.1)  # the stream threads are still letting go of the last buffers
             memory.append(_live())
             if fork and stop == 1:
                 seen["child_exit"] = _fork(product, cases)

@@ -19,7 +19,8 @@ def test_soak(configure):
     configure(threads=3)
     seen = soak(threads=8, calls=120)
     assert seen["child_exit"] == 0
-    assert seen["growth_mb"] < 1.0, seen
+    # A lost result of each call would be 50 MB; buffers still in flight at a stop are up to 4 MB each.
+    assert seen["growth_mb"] < 8.0, seen
 
 
 def test_results_do_not_depend_on_the_number_of_threads(configure, product):
