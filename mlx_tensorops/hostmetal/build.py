@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import fail, lesson
-from . import cache, headers, lint, rewrite, signature, toolchain
+from . import cache, headers, lint, precompiled, rewrite, signature, toolchain
 from .findings import CompileError, in_metal_words
 from .tokens import tokenize
 
@@ -109,7 +109,10 @@ def build(
     tools = toolchain.find()
     runtime = cache.runtime_path()
     key = cache.key_of(text, flags, tools.name, toolchain.content_hash(toolchain.INCLUDE), runtime.name)
-    path = cache.obtain(f"k-{key}.so", lambda work, target: _compile(work, target, text, flags, chosen.name, family, key))
+    path = cache.folder() / f"k-{key}.so"
+    if not path.exists():
+        flags = precompiled.apply(source, flags)  # before the lock of obtain(): it takes one of its own
+        path = cache.obtain(path.name, lambda work, target: _compile(work, target, text, flags, chosen.name, family, key))
     return Built(path, chosen, kernel or chosen.name)
 
 
