@@ -6,7 +6,10 @@ a paired measurement on that device shows one of our kernels to be at least as f
 
 from __future__ import annotations
 
+import platform
+
 from .device import DeviceProfile
+from .policies import cpu_gemm
 
 
 def order(device: DeviceProfile, *, mlx_has_it: bool = True) -> tuple[tuple[str, str], ...]:
@@ -17,7 +20,8 @@ def order(device: DeviceProfile, *, mlx_has_it: bool = True) -> tuple[tuple[str,
         mlx_has_it: whether MLX has the whole function, so that falling back costs nothing.
     """
     if device.backend == "cpu":
-        return (("cpu", "the native engine serves CPU streams"), ("mlx", "MLX's own operation"))
+        entry = cpu_gemm.choose(platform.system())
+        return (("cpu", entry.why), ("mlx", "MLX's own operation")) if entry.cpu else (("mlx", entry.why),)
     if device.backend == "metal" and not mlx_has_it:
         return (
             ("mpp", "MLX has no fused form of this"),

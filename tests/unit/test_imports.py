@@ -16,9 +16,9 @@ LAYERS = (
     ("config", "rules"),
     ("dtypes", "device", "epilogues"),
     ("spec",),
-    ("variant", "cost", "signature", "registry", "select", "policy", "reference"),
+    ("variant", "cost", "signature", "registry", "select", "reference"),
     ("policies",),
-    ("guards", "resolve", "manifests", "shaders", "tracing"),
+    ("policy", "guards", "resolve", "manifests", "shaders", "tracing"),
     ("primitives",),
     ("explanation", "diagnosis", "demo"),
 )

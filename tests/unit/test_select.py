@@ -85,6 +85,15 @@ def test_auto_on_metal_is_mlx_until_measured_and_ours_where_mlx_has_nothing():
     assert [e for e, _ in policy.order(m5.device, mlx_has_it=False)] == ["mpp", "simdgroup", "mlx"]
 
 
+def test_auto_on_a_cpu_stream_goes_by_the_measured_systems(monkeypatch):
+    chosen = {}
+    for system in ("Linux", "Darwin", "Plan9"):
+        monkeypatch.setattr("platform.system", lambda system=system: system)
+        chosen[system] = policy.order(device.profile("linux-cpu"))[0]
+    assert [engine for engine, _ in chosen.values()] == ["cpu", "mlx", "mlx"]
+    assert all("unmeasured" in chosen[s][1] for s in ("Darwin", "Plan9"))
+
+
 def test_exact_f32_on_an_m5_warns_about_mlx():
     assert "about 11 significant bits" in verdict("m5", "mlx", GemmSpec("float32", "float32", "float32")).reason
     assert "significant" not in verdict("m4", "mlx", GemmSpec("float32", "float32", "float32")).reason
