@@ -26,7 +26,7 @@ typedef struct hm_buffer {
   uint32_t writable;           /* 1: bytes are copied back after the dispatch */
 } hm_buffer;
 
-enum hm_layout {               /* lane maps of cooperative tensors (mpp-facts 4.1, 4.2) */
+enum hm_layout {               /* lane maps of cooperative tensors that kernels have been seen to assume */
   HM_LAYOUT_NAX = 0,           /* M5-class */
   HM_LAYOUT_STRICT = 1,        /* f32 operands without relaxed precision, GPUs before M5 */
   HM_LAYOUT_PERMUTED = 2,      /* a legal bijection drawn from layout_seed */
