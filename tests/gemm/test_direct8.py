@@ -22,6 +22,7 @@ def test_structure():
     assert filled.words_per_lane(variant) == 44 < filled.words_per_lane(direct) == 80
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number, row", tuple(enumerate(filled.ROWS)), ids=filled.ROWS)
 def test_every_row(number, row):
     types = filled.TYPES[number % len(filled.TYPES)] if row != "nn/ragged" and row != "nt/ragged" else ("float16", "float16")

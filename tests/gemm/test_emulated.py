@@ -27,6 +27,7 @@ def test_the_pool_covers_every_pair_of_axis_values():
     assert seen == want and len(cases.everything()) == len(default) and len(POOL) < len(cases.everything()) / 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("choice", POOL, ids=name)
 def test_values_on_every_layout(choice):
     case = cases.ROW_CASES[choice["row"]]
@@ -36,6 +37,7 @@ def test_values_on_every_layout(choice):
         judge.counters_as_predicted(cases.variant_of(choice), (a.shape, b.shape), dispatch, layout)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("choice", CHECKED, ids=name)
 def test_checked_build_finds_nothing_and_counts_every_byte(choice):
     case = cases.ROW_CASES[choice["row"]]

@@ -34,6 +34,7 @@ def test_only_whole_threadgroups_leave():
     assert leaving == ["if (int(tile.y) * BM >= p.M) return;"], "the same answer in every simdgroup of a threadgroup"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number, row", tuple(enumerate(filled.ROWS)), ids=filled.ROWS)
 def test_every_row(number, row):
     types = filled.TYPES[number % len(filled.TYPES)] if row != "nn/ragged" and row != "nt/ragged" else TYPE

@@ -48,6 +48,7 @@ def check(flow: str, row: str, types, **how):
     return dispatch
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_as_metal_3_1(flow, row):
@@ -55,6 +56,7 @@ def test_every_row_as_metal_3_1(flow, row):
         check(flow, row, TYPES[0], checked=True, dialect="3.1", layout=layout)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("flow", FLOWS)
 @pytest.mark.parametrize("types", TYPES[1:], ids="-".join)
 def test_every_type(flow, types):

@@ -46,6 +46,7 @@ def set_of(types=("float16", "float16"), out=None, **options):
     return flows.variant_set("mpp", "staged", TILE, spec, tuple(options.items()))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", range(len(POOL)), ids=lambda i: "-".join(map(str, POOL[i].values())).replace(" ", ""))
 def test_values_counters_and_memory(number):
     choice = POOL[number]

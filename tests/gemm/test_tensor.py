@@ -37,6 +37,7 @@ def complete(variants):
     return VariantSet(variants.spec, "mpp", (*variants.rows, last))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", range(len(POOL)), ids=lambda i: "-".join(x.name if isinstance(x, Tile) else str(x).replace(" ", "") for x in POOL[i].values()))
 def test_values_and_counters(number):
     choice = POOL[number]
