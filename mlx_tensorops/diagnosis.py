@@ -105,9 +105,9 @@ def _cpu() -> tuple[bool, str]:
 def _hostmetal() -> tuple[bool, str]:
     if importlib.util.find_spec("numpy") is None:
         return False, "numpy is missing; install it: pip install 'mlx_tensorops[hostmetal]'"
-    from .hostmetal import toolchain
+    from .hostmetal import cache, toolchain
 
-    return True, toolchain.describe()
+    return True, f"{toolchain.describe()}; kernels are kept in {cache.folder()}"
 
 
 def _templates() -> tuple[bool, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ def explain(op: str, *arrays, **options) -> Explanation:
     from . import device, signature
 
     family = registry.by_op(op)
-    decision, shapes = registry.load(family.describe)(*arrays, **options)
+    decision, shapes = registry.load(family.describe[op])(*arrays, **options)
     profile = device.of_stream(options.get("stream"))
     flops, size = _work(decision.spec, shapes)
     seconds, bound = _roofline(profile, flops, size)
@@ -99,7 +100,7 @@ def dump_source(op: str, *arrays, path=None, **options) -> str:
     from .shaders.render import render
 
     family = registry.by_op(op)
-    decision, shapes = registry.load(family.describe)(*arrays, **options)
+    decision, shapes = registry.load(family.describe[op])(*arrays, **options)
     if decision.variants is None:
         return ""
     text = render(_row_for_contiguous(decision.variants, shapes)).text
@@ -137,7 +138,8 @@ def _work(spec, shapes) -> tuple[int, int]:
     a, b = (tuple(s) for s in shapes)
     m, k = (1 if len(a) == 1 else a[-2]), a[-1]
     n = 1 if len(b) == 1 else b[-1]
-    batch = max(math.prod(a[:-2]), math.prod(b[:-2]))
+    left, right = a[:-2][::-1], b[:-2][::-1]
+    batch = math.prod(y if x == 1 else x for x, y in itertools.zip_longest(left, right, fillvalue=1))
     sizes = {name: t.bytes for name, t in ELEMENT_TYPES.items()}
     operand_bytes = math.prod(a) * sizes.get(spec.a, 8) + math.prod(b) * sizes.get(spec.b, 8)
     return 2 * m * n * k * batch, operand_bytes + m * n * batch * sizes.get(spec.out, 8)

@@ -27,7 +27,7 @@ class Family:
         cost: variant -> Cost, rules for what one launch does.
         variants: () -> every variant policy can reach; what tests, lint and the manifest walk.
         gradient: vjp rule (variant, primals, cotangents, argnums) -> gradients, or None.
-        describe: "module:attribute" of (*arrays, **options) -> (decision, shapes), what explain() shows.
+        describe: public operation -> "module:attribute" of (*arrays, **options) -> (decision, shapes), what explain() shows.
         fast_route: whether mx.fast.metal_kernel can carry its kernels where no extension fits the installed MLX.
         public: name -> "module:attribute" of what the package exports for this family.
     """
@@ -43,7 +43,7 @@ class Family:
     cost: Callable[[Any], Any]
     variants: Callable[[], tuple]
     gradient: Callable | None
-    describe: str
+    describe: Mapping[str, str]
     fast_route: bool
     public: Mapping[str, str]
 
@@ -81,9 +81,9 @@ def load(where: str) -> Any:
 def by_op(op: str) -> Family:
     """The family that answers a public operation, or an error that lists the known ones."""
     for candidate in families().values():
-        if candidate.op == op:
+        if op in candidate.describe:
             return candidate
-    fail("registry", f"no operation is called {op!r}", nearest=", ".join(f.op for f in families().values()))
+    fail("registry", f"no operation is called {op!r}", nearest=", ".join(name for f in families().values() for name in f.describe))
 
 
 def public_names() -> dict[str, str]:

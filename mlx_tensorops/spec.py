@@ -39,7 +39,7 @@ class GemmSpec:
     def __post_init__(self):
         if self.precision not in PRECISIONS:
             fail(self.op, f"precision {self.precision!r} is unknown", nearest=", ".join(PRECISIONS), cls=TensorOpsError)
-        if self.out not in ("float16", "bfloat16", "float32", "complex64"):
+        if self.out not in ("float16", "bfloat16", "float32", "float64", "complex64"):
             fail(self.op, f"out_dtype {self.out} is no floating type", nearest="float16, bfloat16, float32", cls=DTypeError)
         if len(self.extras) != len(self.epilogue.operands):
             fail(self.op, f"{len(self.extras)} epilogue operands for {self.epilogue.operands}", cls=TensorOpsError)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
 recording: list["Trace"] = []  # traces that are open; empty almost always, so that the warm path pays one truth test
+_lock = threading.Lock()
 CAPACITY = 65536  # records one trace keeps; the oldest go first
 
 
@@ -20,7 +22,7 @@ class Call:
     shapes: tuple
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     """What happened inside a ``trace()`` block.
 
@@ -47,20 +49,34 @@ def call(op: str, decision, shapes: tuple) -> None:
 
 @contextlib.contextmanager
 def trace():
-    """Record calls and dispatches of the block. Evaluate inside it: MLX is lazy, and what runs later is not seen.
+    """Record calls and dispatches of the block, of all threads. Evaluate inside it: MLX is lazy, and what runs later is not seen.
 
-    Traces do not nest in the sense of sharing dispatches: the innermost one gets them.
+    Traces nest: an outer one also has what an inner one has.
     """
     from .primitives import _native
 
     ok, _ = _native.status()
     opened = Trace()
-    recording.append(opened)
-    if ok:
-        _native.ext().trace_start(CAPACITY)
+    with _lock:
+        _collect(ok)
+        recording.append(opened)
+        if ok:
+            _native.ext().trace_start(CAPACITY)
     try:
         yield opened
     finally:
-        recording.remove(opened)
-        if ok:
-            opened.dispatches = _native.ext().trace_stop()
+        with _lock:
+            _collect(ok)
+            recording.remove(opened)
+            if ok and recording:
+                _native.ext().trace_start(CAPACITY)
+
+
+def _collect(native: bool) -> None:
+    """Hand what ran since the last time to every open trace."""
+    from .primitives import _native
+
+    if native and recording:
+        ran = _native.ext().trace_stop()
+        for trace in recording:
+            trace.dispatches += ran

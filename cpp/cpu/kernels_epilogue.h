@@ -32,15 +32,18 @@ static inline V erfc_positive(V z) {
   return mul(t, exp(fma(sub(zero(), z), z, p)));
 }
 
+// sigmoid() ends near 1e-38, not at 0: its product with -inf must not be -inf. NaN stays NaN.
+static inline V bounded(V x) { return max(broadcast(-200.0f), x); }
+
 static inline V activate(Activation activation, V x) {
   switch (activation) {
     case Activation::none: return x;
     case Activation::relu: return max(zero(), x);
-    case Activation::silu: return mul(x, sigmoid(x));
+    case Activation::silu: return mul(bounded(x), sigmoid(x));
     case Activation::gelu_tanh: {
       // 0.5 (1 + tanh u) = sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3)
       V u = mul(x, fma(mul(x, x), broadcast(0.0713548163f), broadcast(1.59576912f)));
-      return mul(x, sigmoid(u));
+      return mul(bounded(x), sigmoid(u));
     }
     case Activation::gelu_erf: {
       V tail = mul(broadcast(0.5f), erfc_positive(mul(abs(x), broadcast(0.707106781f))));

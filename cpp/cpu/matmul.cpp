@@ -211,6 +211,13 @@ std::pair<std::vector<mx::array>, std::vector<int>> Matmul::vmap(
     }
     moved.push_back(x);
   }
+  if (axes[0] < 0 && axes[1] < 0) {  // only a bias or a residual is mapped: the product must have the axis, too
+    mx::Shape shape(result + 1, 1);
+    std::copy(moved[0].shape().begin(), moved[0].shape().end(), shape.end() - moved[0].ndim());
+    for (size_t i = 2; i < inputs.size(); i++)
+      if (axes[i] >= 0) shape[0] = inputs[i].shape(axes[i]);
+    moved[0] = mx::broadcast_to(moved[0], shape, stream());
+  }
   std::optional<mx::array> bias, residual;
   if (options_.bias) bias = moved[2];
   if (options_.residual) residual = moved.back();

@@ -66,16 +66,28 @@ def argument(parameter: Parameter, value: Any) -> Argument:
         data = np.array(value, order="C", copy=True)
         if data.dtype.hasobject:
             fail("hostmetal", f"buffer '{parameter.name}' holds Python objects", nearest="numbers")
+        declared = np.dtype(_code(parameter) or "V1")
+        if data.dtype.kind == "f" and declared.kind in "fiu?" and data.dtype != declared:  # else its bits would be read as other numbers
+            if data.size == 1 and parameter.type.rstrip().endswith("&"):
+                data = _scalar(parameter, data.item())
+            else:
+                fail("hostmetal", f"buffer '{parameter.name}' holds {data.dtype} and the kernel reads '{parameter.type}'",
+                     nearest=str(declared), instead="convert it, or pass bytes to reinterpret them")
     else:
         fail("hostmetal", f"buffer '{parameter.name}' is a {type(value).__name__}", nearest="a NumPy or MLX array, a number, or bytes")
     return Argument(parameter, data, data.ctypes.data, data.nbytes, original)
 
 
+def _code(parameter: Parameter) -> str | None:
+    """Struct letter of the scalar type that a parameter points or refers to; None for anything else."""
+    words = [w for w in parameter.type.replace("&", " ").replace("*", " ").split() if w not in ("constant", "device", "const", "__restrict")]
+    return _SCALARS.get(words[-1].rpartition("::")[2]) if words else None
+
+
 def _scalar(parameter: Parameter, value: bool | int | float) -> Any:
     import numpy as np
 
-    words = [w for w in parameter.type.replace("&", " ").replace("*", " ").split() if w not in ("constant", "device", "const")]
-    code = _SCALARS.get(words[-1].rpartition("::")[2]) if words else None
+    code = _code(parameter)
     if code is None:
         fail("hostmetal", f"buffer '{parameter.name}' of type '{parameter.type}' cannot be made from the number {value!r}",
              instead="pass a NumPy array or bytes")

@@ -23,7 +23,13 @@ from .findings import ToolchainError
 
 def folder() -> Path:
     path = Path(config.cache_home()) / "hostmetal"
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        writable = os.access(path, os.W_OK | os.X_OK)
+    except OSError:
+        writable = False
+    if not writable:
+        raise ToolchainError(lesson("hostmetal", f"compiled kernels cannot be kept in {path}", instead="set MLX_TENSOROPS_CACHE to a folder that can be written"))
     return path
 
 

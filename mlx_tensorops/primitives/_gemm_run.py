@@ -141,7 +141,7 @@ def _mlx(decision) -> Callable:
         matmul = mx.matmul
         return lambda a, b, bias, residual, scales, stream: matmul(a, b, stream=stream)
     # One rounding, at the end: MLX's own half result would be rounded before the epilogue or the cast.
-    work = mx.complex64 if natural == mx.complex64 else mx.float32
+    work = mx.result_type(natural, mx.float32, *(_dtype(mx, name) for name in spec.extras))
     plain_addmm = epilogue.operands[:1] == ("residual",) and epilogue.activation is None and out == mx.result_type(natural, _dtype(mx, spec.extras[0]))
 
     def run(a, b, bias, residual, scales, stream):

@@ -126,7 +126,7 @@ FAMILY = Family(
     cost=cost,
     variants=variants,
     gradient=gradient,
-    describe="primitives.matmul:describe",
+    describe={"matmul": "primitives.matmul:describe", "addmm": "primitives.matmul:describe_addmm"},
     fast_route=True,
     public={"matmul": "primitives.matmul:matmul", "addmm": "primitives.matmul:addmm"},
 )

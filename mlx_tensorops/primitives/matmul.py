@@ -51,7 +51,8 @@ def matmul(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=None,
         EngineError: the named engine does not exist or cannot run this here; the text says why.
 
     Engine notes: ``explain("matmul", a, b)`` tells which engine answers and why. The whole formula is computed in f32 and
-    rounded once, on every engine. Engines mpp and simdgroup run emulated inside ``hostmetal.active()``.
+    rounded once, on every engine. Engines mpp and simdgroup run emulated inside ``hostmetal.active()``;
+    they have gradients, but no vmap and no jvp. Engine cpu takes no vector operands.
     """
     try:
         key = (
@@ -88,9 +89,18 @@ def addmm(c, a, b, alpha=1.0, beta=1.0, *, out_dtype=None, precision="exact", en
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, mx.array) or not isinstance(value, (int, float)):
             fail("addmm", f"{name} is a {type(value).__name__}", instead=f"pass float({name})", cls=DTypeError)
-    if out_dtype is None and all(isinstance(x, mx.array) for x in (a, b, c)):
-        out_dtype = mx.result_type(a, b, c)
-    scales = None if alpha == 1 == beta else (float(alpha), float(beta))
+    if not isinstance(c, mx.array):
+        fail("addmm", f"c is a {type(c).__name__}", instead="pass mx.array(c)", cls=DTypeError)
+    out_dtype = _common(out_dtype, a, b, c)
+    try:
+        scales = None if alpha == 1 == beta else (float(alpha), float(beta))
+    except OverflowError:
+        fail("addmm", "alpha or beta is beyond what a float can hold", instead="scale an operand")
+    if beta == 0:  # c is ignored, as by mx.addmm and BLAS, whatever NaN it holds
+        if all(isinstance(x, mx.array) for x in (a, b)):
+            _gemm_guard.as_mlx(a.shape, b.shape)
+            _gemm_guard.broadcasts_to("c", c.shape, _gemm_guard.result_shape(a.shape, b.shape))
+        c, scales = None, scales if alpha != 1 else None
     plan = _make_plan(a, b, out_dtype, precision, engine, bias, activation, c, scales is not None, stream)
     plan.guard(a.shape, b.shape)
     if tracing.recording:
@@ -100,16 +110,33 @@ def addmm(c, a, b, alpha=1.0, beta=1.0, *, out_dtype=None, precision="exact", en
 
 def describe(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=None, activation=None, residual=None, stream=None):
     """(decision, shapes) of the call ``matmul`` would make: the part that explain() needs."""
-    spec = _spec(a, b, out_dtype, precision, bias, activation, residual, False)
+    spec = _spec(a, b, out_dtype, precision, engine, bias, activation, residual, False)
     decision = resolve.resolve(FAMILY.name, spec, engine, _enqueue.context(stream))
     _gemm_guard.as_mlx(a.shape, b.shape)
+    result = _gemm_guard.result_shape(a.shape, b.shape)
+    for name, value in (("bias", bias), ("residual", residual)):
+        if value is not None:
+            _gemm_guard.broadcasts_to(name, value.shape, result)
     decision = _gemm_split.decided(decision, a.shape, b.shape)
     named = {key: f"{policy}: {decision.source[key]}" for key, policy in table.policies().items() if key in decision.source}
     return replace(decision, source=named), (a.shape, b.shape)
 
 
+def describe_addmm(c, a, b, alpha=1.0, beta=1.0, *, out_dtype=None, precision="exact", engine="auto", bias=None, activation=None, stream=None):
+    """The same for ``addmm``."""
+    return describe(a, b, out_dtype=_common(out_dtype, a, b, c), precision=precision, engine=engine, bias=bias, activation=activation,
+                    residual=c if beta else None, stream=stream)
+
+
+def _common(out_dtype, *arrays):
+    """The result's type: the one asked for, else that of ``mx.addmm``."""
+    import mlx.core as mx
+
+    return mx.result_type(*arrays) if out_dtype is None and all(isinstance(x, mx.array) for x in arrays) else out_dtype
+
+
 def _make_plan(a, b, out_dtype, precision, engine, bias, activation, residual, scaled, stream) -> Plan:
-    spec = _spec(a, b, out_dtype, precision, bias, activation, residual, scaled)
+    spec = _spec(a, b, out_dtype, precision, engine, bias, activation, residual, scaled)
     decision = resolve.resolve(FAMILY.name, spec, engine, _enqueue.context(stream))
     return _plan(decision, _emulator())
 
@@ -124,9 +151,12 @@ def _plan(decision, emulation) -> Plan:
 _by_decision: dict[tuple[int, int], Plan] = {}  # a plan keeps its decision alive, so no id is used twice
 
 
-def _spec(a, b, out_dtype, precision, bias, activation, residual, scaled) -> GemmSpec:
+def _spec(a, b, out_dtype, precision, engine, bias, activation, residual, scaled) -> GemmSpec:
     import mlx.core as mx
 
+    for name, value, kinds in (("engine", engine, str), ("activation", activation, (str, type(None))), ("precision", precision, str)):
+        if not isinstance(value, kinds):
+            fail(OP, f"{name} is a {type(value).__name__}", instead="pass its name")
     for name, value in (("a", a), ("b", b), ("bias", bias), ("residual", residual)):
         if not isinstance(value, mx.array) and (name in "ab" or value is not None):
             fail(OP, f"{name} is a {type(value).__name__}", instead=f"pass mx.array({name})", cls=DTypeError)
@@ -136,12 +166,17 @@ def _spec(a, b, out_dtype, precision, bias, activation, residual, scaled) -> Gem
              instead="convert one of them, e.g. a.astype(mx.float32)", cls=DTypeError)
     if out_dtype is not None and not isinstance(out_dtype, mx.Dtype):
         fail(OP, f"out_dtype {out_dtype!r} is no MLX dtype", nearest="mx.float16, mx.bfloat16, mx.float32", cls=DTypeError)
-    if natural == mx.complex64 and out_dtype is not None and out_dtype != mx.complex64:
-        fail(OP, f"out_dtype {_name(out_dtype)} would drop the imaginary part of a complex product", nearest="mx.complex64",
-             instead="take mx.real of the result", cls=DTypeError)
+    out = natural if out_dtype is None else out_dtype
+    if out != mx.complex64:
+        for name, value in (("the product", natural), ("bias", getattr(bias, "dtype", natural)), ("residual", getattr(residual, "dtype", natural))):
+            if value == mx.complex64:
+                fail(OP, f"{name} is complex, and a {_name(out)} result would drop its imaginary part", nearest="out_dtype=mx.complex64",
+                     instead="take mx.real of it", cls=DTypeError)
+    elif activation is not None:
+        fail(OP, f"activation {activation!r} of a complex result", instead="apply it to the real and imaginary parts", cls=DTypeError)
     extras = [_name(x.dtype) for x in (bias, residual) if x is not None] + ["float32"] * scaled
     return GemmSpec(
-        _name(a.dtype), _name(b.dtype), _name(natural if out_dtype is None else out_dtype), a.ndim, b.ndim, precision,
+        _name(a.dtype), _name(b.dtype), _name(out), a.ndim, b.ndim, precision,
         Epilogue(bias is not None, activation, residual is not None, scaled), tuple(extras),
     )
 

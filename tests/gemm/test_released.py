@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mlx_tensorops import hostmetal
 from mlx_tensorops.primitives import _enqueue, gemm_dataflows
 from mlx_tensorops.shaders import render as renderer
 from mlx_tensorops.variant import VariantSet
@@ -30,6 +31,28 @@ def test_every_dataflow_has_its_files():
 def test_golden(name):
     if released.VERSION.read_text().strip() == __version__:
         assert renderer.render(CHOSEN[name]).text == text_of(name), "read the diff, then: python -m tests.gemm.released"
+
+
+@pytest.mark.parametrize("name", [n for n in CHOSEN if n.endswith("float16.metal")])
+def test_lint_at_both_dialects(name):
+    """Address spaces, program scope and the SDK's static assertions, as Metal 4.0 and 4.1 see them; simdgroup kernels from 3.1 on."""
+    for dialect, sdk in (("4.0", "26.4"), ("4.1", "27"), *((("3.1", "26.4"),) if CHOSEN[name].engine == "simdgroup" else ())):
+        assert hostmetal.lint(text_of(name), dialect=dialect, sdk=sdk) == (), (dialect, sdk)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CHOSEN)
+def test_lint_at_every_sdk(name):
+    for sdk in ("26.2", "26.4", "27"):
+        assert hostmetal.lint(text_of(name), sdk=sdk) == (), sdk
+
+
+def test_the_lint_can_fail():
+    text = text_of("mpp_direct_float16.metal")
+    stray = text.replace("int M, int N) {\n", "int M, int N) {\n  const float* stray = 0;\n", 1)
+    assert stray != text and hostmetal.lint(stray)
+    with pytest.raises(hostmetal.CompileError, match="must be 32"):
+        hostmetal.lint(re.sub(r"matmul2d_descriptor\(\s*16, 32, 16,", "matmul2d_descriptor(16, 16, 16,", text))
 
 
 def executed(variant, arrays, source=None):

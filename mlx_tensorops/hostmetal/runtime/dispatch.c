@@ -207,7 +207,8 @@ static const char* senseless(const hm_launch* l, const hm_options* o) {
   }
   if (!threads || !l->grid[0] || !l->grid[1] || !l->grid[2]) return "a grid or threadgroup of size zero";
   if (threads > MAX_THREADS) return "more than 1024 threads per threadgroup";
-  if ((uint64_t)l->grid[0] * l->grid[1] * l->grid[2] >= UINT32_MAX) return "more than 2^32 - 2 threadgroups";
+  uint64_t layer = (uint64_t)l->grid[0] * l->grid[1];
+  if (layer >= UINT32_MAX || layer * l->grid[2] >= UINT32_MAX) return "more than 2^32 - 2 threadgroups";
   for (int i = 0; i < 3; ++i) {
     if ((uint64_t)l->grid[i] * l->group[i] > UINT32_MAX) return "more than 2^32 - 1 threads along one axis";
     if (l->threads[i] && (l->threads[i] > (uint64_t)l->grid[i] * l->group[i] || l->threads[i] <= (uint64_t)(l->grid[i] - 1) * l->group[i]))
