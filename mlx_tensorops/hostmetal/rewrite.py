@@ -7,6 +7,7 @@
 5. ``template [[host_name("x")]] ...``       -> without attributes, which cannot stand there
 6. ``1.5bf``                                 -> ``__hm::bf(1.5f)``: the front end has no such suffix
 7. ``is_function_constant_defined(x)``       -> whether the command line gives the value
+8. ``S s = *p;`` for a ``constant S* p``     -> a copy byte by byte: implicit copy constructors do not take constant objects
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1
     result = Rewritten(source)
     edits: list[Edit] = []
     classes = {b.text for a, b in zip(tokens, tokens[1:]) if a.text in ("struct", "class") and b.kind == ID}
+    constants = _constant_objects(tokens, classes)
     for i, token in enumerate(tokens):
         if token.kind == PREPROCESSOR:
             edits += _macro_edits(source, token, classes)
@@ -60,8 +62,32 @@ def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1
                 edits += _thread_qualifier(tokens, i, classes)
             elif token.text == "is_function_constant_defined":
                 edits += _is_defined(tokens, i, result)
+            elif token.text in constants:
+                edits += _copy_of_constant(source, tokens, i, constants[token.text])
     result.text = _apply(source, edits)
     return result
+
+
+def _constant_objects(tokens: list[Token], classes: set[str]) -> dict[str, str]:
+    """Name -> struct, for every ``constant S* name`` and ``constant S& name`` of the text."""
+    found = {}
+    for i, token in enumerate(tokens):
+        if token.text == "constant":
+            words = [t for t in tokens[max(0, i - 1) : i + 6] if t.text not in ("const", "constant", "struct")]
+            at = next((k for k, t in enumerate(words) if t.text in classes), None)
+            if at is not None and at + 2 < len(words) and words[at + 1].text in ("*", "&") and words[at + 2].kind == ID:
+                found[words[at + 2].text] = words[at].text
+    return found
+
+
+def _copy_of_constant(source: str, tokens: list[Token], i: int, struct: str) -> list[Edit]:
+    first = i - 1 if tokens[i - 1].text == "*" else i
+    declares = first >= 3 and tokens[first - 1].text == "=" and tokens[first - 2].kind == ID and tokens[first - 3].text == struct
+    last = closing(tokens, i + 1) if declares and tokens[i + 1].text == "[" else i
+    if not declares or tokens[last + 1].text != ";":
+        return []
+    value = source[tokens[first].start : tokens[last].end]
+    return [(tokens[first].start, tokens[last].end, f"__hm::copy_of_constant(&({value}))")]
 
 
 def _apply(source: str, edits: list[Edit]) -> str:

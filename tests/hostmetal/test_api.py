@@ -228,3 +228,26 @@ def test_lane_map(metal):
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "mlx_tensorops.hostmetal.pytest_plugin", "-p", "no:xdist", "-p", "no:cacheprovider", str(tmp_path)],
                           capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
     assert "1 failed, 1 passed" in done.stdout and "the kernel relies on a lane map" in done.stdout, done.stdout
+
+
+COPIES = """#include <metal_stdlib>
+using namespace metal;
+struct Shape { int rows; int columns; float scale[2]; };
+kernel void k(constant Shape& one [[buffer(0)]], constant Shape* many [[buffer(1)]], device float* y [[buffer(2)]],
+              uint i [[thread_position_in_grid]]) {
+  Shape a = one;
+  const Shape b = *many;
+  Shape c = many[i];
+  a.rows += 1;
+  y[i] = float(a.rows * 1000 + b.columns * 100 + c.rows) + a.scale[1] + b.scale[0] + c.scale[1];
+}
+"""
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_structs_are_copied_out_of_constant_memory(checked):
+    kind = np.dtype([("rows", np.int32), ("columns", np.int32), ("scale", np.float32, 2)])
+    one = np.array([(4, 5, (0.5, 0.25))], kind)
+    many = np.array([(1, 2, (0.125, 0.0625)), (7, 8, (0.0, 0.5))], kind)
+    result = hostmetal.compile(COPIES, checked=checked).dispatch(grid=2, threadgroup=1, buffers=[one.tobytes(), many.tobytes(), np.zeros(2, np.float32)])
+    assert result.outputs[2].tolist() == [5000 + 200 + 1 + 0.25 + 0.125 + 0.0625, 5000 + 200 + 7 + 0.25 + 0.125 + 0.5]

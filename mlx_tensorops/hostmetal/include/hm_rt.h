@@ -206,6 +206,14 @@ template <class T, unsigned Id> HM_FUNC threadgroup T& threadgroup_variable(cons
   return *(threadgroup T*)__hm_threadgroup_variable(Id, sizeof(T), alignof(T) < 16 ? 16 : alignof(T), name);
 }
 
+// A struct out of constant memory: implicit copy constructors take objects of every address space but that one.
+template <class T> HM_FUNC T copy_of_constant(const __constant T* from) {
+  T copy;
+  const __constant unsigned char* bytes = (const __constant unsigned char*)from;
+  for (unsigned i = 0; i < sizeof(T); ++i) ((__private unsigned char*)&copy)[i] = bytes[i];
+  return copy;
+}
+
 template <int I, class T, class... P> struct nth { using type = typename nth<I - 1, P...>::type; };
 template <class T, class... P> struct nth<0, T, P...> { using type = T; };
 template <class F> struct parameters;
