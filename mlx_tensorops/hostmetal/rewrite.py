@@ -7,7 +7,8 @@
 5. ``template [[host_name("x")]] ...``       -> without attributes, which cannot stand there
 6. ``1.5bf``                                 -> ``__hm::bf(1.5f)``: the front end has no such suffix
 7. ``is_function_constant_defined(x)``       -> whether the command line gives the value
-8. ``S s = *p;`` for a ``constant S* p``     -> a copy byte by byte: implicit copy constructors do not take constant objects
+8. ``0.5``                                   -> ``0.5f``: what it means in Metal; in a template the front end makes a double of it
+9. ``S s = *p;`` for a ``constant S* p``     -> a copy byte by byte: implicit copy constructors do not take constant objects
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .tokens import ID, NUMBER, PREPROCESSOR, STRING, Token, closing, closing_an
 
 Edit = tuple[int, int, str]
 
+_PLAIN_FLOAT = re.compile(r"(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|\d+[eE][+-]?\d+")
 _TYPE_WORDS = {"const", "volatile", "typename", "unsigned", "signed", "struct", "class"}
 _MULTIWORD = {"unsigned", "signed", "long", "short", "int", "char"}
 _QUALIFIERS = {"thread", "device", "threadgroup", "constant"}
@@ -53,6 +55,8 @@ def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1
         elif token.kind == NUMBER:
             if token.text[-2:] in ("bf", "BF") and token.text[:2] not in ("0x", "0X"):
                 edits.append((token.start, token.end, f"__hm::bf({token.text[:-2]}f)"))
+            elif _PLAIN_FLOAT.fullmatch(token.text):
+                edits.append((token.end, token.end, "f"))
         elif token.kind == ID:
             if token.text == "threadgroup":
                 edits += _threadgroup_variable(source, tokens, i, result, first_id)

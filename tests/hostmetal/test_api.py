@@ -251,3 +251,16 @@ def test_structs_are_copied_out_of_constant_memory(checked):
     many = np.array([(1, 2, (0.125, 0.0625)), (7, 8, (0.0, 0.5))], kind)
     result = hostmetal.compile(COPIES, checked=checked).dispatch(grid=2, threadgroup=1, buffers=[one.tobytes(), many.tobytes(), np.zeros(2, np.float32)])
     assert result.outputs[2].tolist() == [5000 + 200 + 1 + 0.25 + 0.125 + 0.0625, 5000 + 200 + 7 + 0.25 + 0.125 + 0.5]
+
+
+LITERALS = """#include <metal_stdlib>
+using namespace metal;
+template <typename T> T third(T x) { return x * 0.1 + .5e-8 - 1e-9; }
+kernel void k(device float* y [[buffer(0)]]) { y[0] = third(3.0f); y[1] = sizeof(0.1); y[2] = 0x10 + 1.; }
+"""
+
+
+def test_plain_literals_are_floats_in_templates_too():
+    got = hostmetal.compile(LITERALS).dispatch(grid=1, threadgroup=1, buffers=[np.zeros(3, np.float32)]).outputs[0]
+    f = np.float32
+    assert got.tolist() == [f(f(f(3) * f(0.1)) + f(0.5e-8)) - f(1e-9), 4.0, 17.0]
