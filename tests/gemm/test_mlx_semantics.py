@@ -102,4 +102,4 @@ def test_gradient_and_vmap_through_auto():
     grad = mx.grad(lambda x: (mt.matmul(x, b) ** 2).sum())(a)
     assert np.allclose(np.array(grad), 2 * (np.array(a) @ np.array(b)) @ np.array(b).T)
     batch = integers((6, 3, 4), mx.float32, 3)
-    assert np.array_equal(np.array(mx.vmap(lambda x: mt.matmul(x, b, engine="mlx"))(batch)), np.array(batch) @ np.array(b))
+    assert np.array_equal(np.array(mx.vmap(lambda x: mt.matmul(x, b))(batch)), np.array(batch) @ np.array(b))
