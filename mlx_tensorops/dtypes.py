@@ -40,8 +40,10 @@ BFLOAT16 = ElementType("bfloat16", "bf16", "bfloat", 2, 8)
 FLOAT32 = ElementType("float32", "f32", "float", 4, 24)
 INT8 = ElementType("int8", "i8", "char", 1, 0)
 INT32 = ElementType("int32", "i32", "int", 4, 0)
+UINT8 = ElementType("uint8", "u8", "uchar", 1, 0)
+UINT32 = ElementType("uint32", "u32", "uint", 4, 0)
 
-ELEMENT_TYPES = {t.name: t for t in (FLOAT16, BFLOAT16, FLOAT32, INT8, INT32)}
+ELEMENT_TYPES = {t.name: t for t in (FLOAT16, BFLOAT16, FLOAT32, INT8, INT32, UINT8, UINT32)}
 
 
 def element_type(name: str, op: str = "dtypes") -> ElementType:

@@ -61,6 +61,48 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 @dataclass(frozen=True)
+class Gate:
+    """How the two products of a gated layer become one.
+
+    Attributes:
+        msl: Metal statements that turn the f32 variables ``x`` (gate) and ``u`` (up) into the result, in ``x``.
+        mlx, float64: the same on arrays, given the module.
+        slope: bound on |d result| / (|dx| * max(1, |u|) + |du| * max(1, |x|)): how much it can widen an error.
+    """
+
+    msl: str
+    mlx: Callable[[Any, Any, Any], Any]
+    float64: Callable[[Any, Any, Any], Any]
+    slope: float
+
+
+# gpt-oss's SwiGLU ("SwigluOAI" in mlx-lm): both halves clamped, a steeper sigmoid, and up shifted by one.
+CLAMPED_ALPHA, CLAMPED_LIMIT = 1.702, 7.0
+
+
+def _gated(name: str) -> Gate:
+    """activation(gate) * up."""
+    inner = ACTIVATIONS[name]
+    return Gate(inner.msl + "\nx *= u;", lambda mx, x, u: inner.mlx(mx, x) * u, lambda np, x, u: inner.float64(np, x) * u, inner.slope)
+
+
+GATES: dict[str, Gate] = {
+    "swiglu": _gated("silu"),
+    "geglu_tanh": _gated("gelu_tanh"),
+    "geglu_erf": _gated("gelu_erf"),
+    "swiglu_clamped": Gate(
+        f"x = min(x, {CLAMPED_LIMIT!r}f);\nu = clamp(u, {-CLAMPED_LIMIT!r}f, {CLAMPED_LIMIT!r}f);\n"
+        f"x = x / (1.0f + precise::exp(-{CLAMPED_ALPHA!r}f * x)) * (u + 1.0f);",
+        lambda mx, x, u: _clamped(mx, mx.minimum(x, CLAMPED_LIMIT), mx.clip(u, -CLAMPED_LIMIT, CLAMPED_LIMIT)),
+        lambda np, x, u: _clamped(np, np.minimum(x, CLAMPED_LIMIT), np.clip(u, -CLAMPED_LIMIT, CLAMPED_LIMIT)), 2.2),
+}
+
+
+def _clamped(module, x, u):
+    return x / (1 + module.exp(-CLAMPED_ALPHA * x)) * (u + 1)
+
+
+@dataclass(frozen=True)
 class Epilogue:
     """Which parts of the formula a call has. Absent parts cost nothing.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .epilogues import Epilogue
+from .epilogues import GATES, Epilogue
 from .errors import DTypeError, TensorOpsError, fail
 
 PRECISIONS = ("exact", "tf32")
@@ -48,3 +48,81 @@ class GemmSpec:
     def batched(self) -> bool:
         """Whether an operand has leading axes."""
         return max(self.a_ndim, self.b_ndim) > 2
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Dtype names of what is multiplied."""
+        return self.a, self.b
+
+
+GLOBAL_SCALES = ("", "amax", "prescaled")
+ROW_SOURCES = ("whole", "runs", "plan")
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """How a weight matrix is stored.
+
+    Attributes:
+        format: name of a format of ``formats``; "" for dense weights.
+        stored: dtype name of the array: "uint32" for packed weights.
+        scales: dtype name of the group scales (and biases); "" for dense weights.
+        transpose: whether the array is ``[..., N, K]`` (packed along K), else ``[..., K, N]`` (packed along N).
+        global_scale: "" for none; "amax": one float32 per matrix, the weights' largest magnitude, as MLX's ``global_scale``;
+            "prescaled": that number already divided by 2688, as ModelOpt's ``weight_scale_2``.
+    """
+
+    format: str
+    stored: str
+    scales: str = ""
+    transpose: bool = True
+    global_scale: str = ""
+
+    def __post_init__(self):
+        if self.global_scale not in GLOBAL_SCALES:
+            fail("quantized_matmul", f"global scale convention {self.global_scale!r} is unknown", nearest=", ".join(GLOBAL_SCALES[1:]))
+
+
+@dataclass(frozen=True)
+class WeightedSpec:
+    """``out = epilogue(x @ weights)`` for stored weights: whole matrices, or rows that each belong to an expert.
+
+    Attributes:
+        x, out: MLX dtype names.
+        weights: how the weights are stored; all destinations alike.
+        batched: whether x and the weights carry one leading batch axis ("whole" only).
+        rows: "whole": all rows of x meet one matrix; "runs": rows sorted by expert, ids beside them; "plan": a tile plan names them.
+        indirect: whether an index array names the row of x that each row of the result multiplies.
+        destinations: weight tensors that meet the same rows of x.
+        gate: how two destinations become one result, a name of ``epilogues.GATES``; "" keeps them apart.
+        precision: as for GemmSpec.
+        epilogue: fused work on the accumulator; ``bias`` is per expert unless rows is "whole".
+        extras: dtype names of the epilogue's operands.
+        op: public operation, for messages.
+    """
+
+    x: str
+    out: str
+    weights: WeightSpec
+    batched: bool = False
+    rows: str = "whole"
+    indirect: bool = False
+    destinations: int = 1
+    gate: str = ""
+    precision: str = "exact"
+    epilogue: Epilogue = Epilogue()
+    extras: tuple[str, ...] = ()
+    op: str = "quantized_matmul"
+
+    def __post_init__(self):
+        if self.precision not in PRECISIONS:
+            fail(self.op, f"precision {self.precision!r} is unknown", nearest=", ".join(PRECISIONS), cls=TensorOpsError)
+        if self.rows not in ROW_SOURCES:
+            fail(self.op, f"row source {self.rows!r} is unknown", nearest=", ".join(ROW_SOURCES), cls=TensorOpsError)
+        if self.gate and (self.destinations != 2 or self.gate not in GATES):
+            fail(self.op, f"gate {self.gate!r} of {self.destinations} destinations", nearest=", ".join(GATES), cls=TensorOpsError)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Dtype names of what is multiplied: packed weights count as x's type."""
+        return self.x, self.x if self.weights.format else self.weights.stored
