@@ -14,6 +14,7 @@ from ..registry import Family
 from ..spec import GemmSpec
 from ..variant import ALIGNMENTS, LAYOUTS, Variant
 from . import gemm_dataflows
+from ._dataflow import too_many_words
 from ._gemm_signature import BATCH_AXES, signature
 
 FLOATS = ("float16", "bfloat16", "float32")
@@ -63,7 +64,7 @@ def rows_of(spec: GemmSpec, engine: str, dataflow: str, tile, *, size: str = "",
 def refusals(spec: GemmSpec, engine: str, dataflow: str, tile, options: Mapping[str, Any]) -> list[str]:
     """Reasons why a tile of a dataflow is not registered for a spec."""
     flow = gemm_dataflows.dataflows()[engine, dataflow]
-    return [*flow.legal(spec, options), *gemm_dataflows.too_many_words(_variant(spec, flow, tile, flow.rows[0], "", options))]
+    return [*flow.legal(spec, options), *too_many_words(flow.cost(_variant(spec, flow, tile, flow.rows[0], "", options)))]
 
 
 def _variant(spec: GemmSpec, flow, tile, row: tuple[str, str], size: str, options: Mapping[str, Any]) -> Variant:

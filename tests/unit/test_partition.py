@@ -6,7 +6,7 @@ from mlx_tensorops import device, select
 from mlx_tensorops.errors import RuleError
 from mlx_tensorops.policies import gemm as table
 from mlx_tensorops.policies import partition
-from mlx_tensorops.primitives import gemm, gemm_dataflows
+from mlx_tensorops.primitives import _dataflow, gemm
 from mlx_tensorops.spec import GemmSpec
 from mlx_tensorops.variant import Tile
 
@@ -110,11 +110,11 @@ def test_registers_per_lane_are_limited():
     direct = Tile(64, 128, 2, 2, 16, 32, 16)
     exact = GemmSpec("float32", "float32", "float32")
     cost = gemm.cost(gemm.rows_of(exact, "mpp", "direct", direct)[0])
-    assert (cost.accumulator_words, cost.operand_words) == (64, 32) and gemm_dataflows.WORDS_LIMIT == 96
+    assert (cost.accumulator_words, cost.operand_words) == (64, 32) and _dataflow.WORDS_LIMIT == 96
     wide = Tile(128, 128, 2, 2, 16, 32, 16)  # 64x64 per simdgroup: 128 words of C alone
     with pytest.raises(RuleError, match=r"152 words per lane \(128 of C, 24 of A and B\) where 96 fit"):
         gemm.rows_of(GemmSpec("float16", "float16", "float16"), "mpp", "direct", wide)
     taken = gemm.rows(exact, "mpp", (table.Entry("mpp", "direct", wide, "too wide for any operand"), table.Entry("mpp", "direct", direct, "fits any operand")))
     assert {v.tile for v in taken} == {direct}, "an entry that refuses falls out of its set"
     for v in gemm.variants():
-        assert gemm_dataflows.too_many_words(v) == []
+        assert _dataflow.too_many_words(gemm.cost(v)) == []
