@@ -6,12 +6,12 @@ Each entry names the measurement that put it there. Nothing here was measured by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Callable
 
-from ..errors import RuleError, fail
 from ..rules import Rule, ceildiv, eq, every, maximum, rule, select
-from ..variant import ALIGNMENTS, LAYOUTS, Tile
-from .partition import OP_K, can_use_cooperative_tensor, cooperative_tile
+from ..variant import LAYOUTS, Tile
+from . import entries
+from .partition import cooperative_tile
 
 # Size classes: name -> rule over the facts of a problem (sizes after batches are folded). "" serves every size.
 # A class ends where the next larger block would not be half empty.
@@ -29,23 +29,8 @@ FEW_ROWS = ("ragged_m", "ragged")
 UNIT_STRIDES = tuple(layout for layout in LAYOUTS if layout != "strided")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A tile, the dataflow that uses it, the sizes, layouts and alignments it serves, and why it is in the table."""
-
-    engine: str
-    dataflow: str
-    tile: Tile
-    why: str
-    size: str = ""
-    options: tuple[tuple[str, Any], ...] = ()
-    alignments: tuple[str, ...] = ALIGNMENTS
-    layouts: tuple[str, ...] = LAYOUTS
-
-    def __post_init__(self):
-        tile = self.tile
-        if self.engine == "mpp" and not can_use_cooperative_tensor(tile.m, tile.n, tile.op_k or OP_K, tile.threads):
-            fail("policy", f"{tile.name} does not divide into whole cooperative operations of {tile.simdgroups} simdgroups", cls=RuleError)
+class Entry(entries.Entry):
+    """An entry that also knows its policy class."""
 
     @property
     def policy(self) -> str:

@@ -6,7 +6,7 @@ from mlx_tensorops import device, select
 from mlx_tensorops.errors import RuleError
 from mlx_tensorops.policies import gemm as table
 from mlx_tensorops.policies import partition
-from mlx_tensorops.primitives import _dataflow, gemm
+from mlx_tensorops.primitives import _dataflow, gemm, gemm_dataflows
 from mlx_tensorops.spec import GemmSpec
 from mlx_tensorops.variant import Tile
 
