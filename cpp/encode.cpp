@@ -25,6 +25,9 @@ Grid grid_of(const VariantSet& variants, const Row& row, const Arrays& inputs) {
 
 bool empty(const mlx::core::array& array) { return array.size() == 0; }
 
+// Bound in place of an array without elements: it has no memory, so there is no Metal buffer to bind.
+std::vector<std::byte> no_elements() { return std::vector<std::byte>(16); }
+
 }  // namespace
 
 void encode(const VariantSet& variants, const Arrays& inputs, Arrays& outputs, Encoder& encoder) {
@@ -42,7 +45,7 @@ void encode(const VariantSet& variants, const Arrays& inputs, Arrays& outputs, E
   if (std::all_of(outputs.begin(), outputs.end(), empty)) {
     return;
   }
-  if (std::any_of(inputs.begin(), inputs.end(), empty)) {
+  if (variants.reads_nothing(inputs)) {
     for (auto& output : outputs) {
       encoder.zero(output);
     }
@@ -55,10 +58,18 @@ void encode(const VariantSet& variants, const Arrays& inputs, Arrays& outputs, E
     const int index = static_cast<int>(i);
     switch (binding.kind) {
       case Binding::Kind::kInput:
-        encoder.input(index, inputs[binding.argument]);
+        if (empty(inputs[binding.argument])) {
+          encoder.bytes(index, no_elements());
+        } else {
+          encoder.input(index, inputs[binding.argument]);
+        }
         break;
       case Binding::Kind::kOutput:
-        encoder.output(index, outputs[binding.argument]);
+        if (empty(outputs[binding.argument])) {
+          encoder.bytes(index, no_elements());
+        } else {
+          encoder.output(index, outputs[binding.argument]);
+        }
         break;
       case Binding::Kind::kScalars:
         encoder.bytes(index, binding.scalars.pack(inputs));

@@ -58,13 +58,16 @@ Binding binding(const nb::tuple& spec) {
     if (kind == "input") {
       return {Binding::Kind::kInput, argument, {}};
     }
+    if (kind == "optional") {
+      return {Binding::Kind::kInput, argument, {}, true};
+    }
     if (kind == "output") {
       return {Binding::Kind::kOutput, argument, {}};
     }
   }
   throw std::invalid_argument(
       std::string("binding ") + nb::repr(spec).c_str() +
-      " is not ('input', i), ('output', i) or ('scalars', format, [rules])");
+      " is not ('input', i), ('optional', i), ('output', i) or ('scalars', format, [rules])");
 }
 
 Row row(const nb::dict& spec) {

@@ -1,5 +1,6 @@
 #include "variant_set.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <sstream>
@@ -54,6 +55,12 @@ VariantSet::VariantSet(std::string op, int inputs, std::vector<Output> outputs,
   validate();
   for (auto& row : rows_) {
     row.library = library_name(row);
+    for (const auto& binding : row.bindings) {
+      const bool needed = binding.kind == Binding::Kind::kInput && !binding.optional;
+      if (needed && std::find(read_.begin(), read_.end(), binding.argument) == read_.end()) {
+        read_.push_back(binding.argument);
+      }
+    }
   }
 }
 
@@ -84,6 +91,10 @@ std::vector<mlx::core::Shape> VariantSet::output_shapes(const Arrays& inputs) co
     shapes.push_back(std::move(shape));
   }
   return shapes;
+}
+
+bool VariantSet::reads_nothing(const Arrays& inputs) const {
+  return std::any_of(read_.begin(), read_.end(), [&](int i) { return inputs[i].size() == 0; });
 }
 
 const Row& VariantSet::pick(const Arrays& inputs) const {

@@ -21,6 +21,7 @@ struct Binding {
   Kind kind;
   int argument = 0;  // which input or output
   Scalars scalars;
+  bool optional = false;  // an input the kernel does not touch where it has no elements
 };
 
 struct Row {
@@ -65,6 +66,9 @@ class VariantSet {
   // Number of inputs and every shape check; throws std::invalid_argument.
   void check(const Arrays& inputs) const;
   std::vector<mlx::core::Shape> output_shapes(const Arrays& inputs) const;
+  // Whether an input that a kernel reads has no elements: then nothing runs, and the outputs are zeros. An input that no row
+  // binds only gives its shape.
+  bool reads_nothing(const Arrays& inputs) const;
   // The first row whose condition holds on these evaluated inputs.
   const Row& pick(const Arrays& inputs) const;
 
@@ -77,6 +81,7 @@ class VariantSet {
   std::vector<Output> outputs_;
   std::vector<Check> checks_;
   std::vector<Row> rows_;
+  std::vector<int> read_;  // inputs that kernels read, however few elements they have
   Vjp vjp_;
 };
 

@@ -62,7 +62,7 @@ def test_contradictions_of_a_row(change, why):
     (dict(grid=(1, 1, 1)), "row: 'grid' is missing or of the wrong type"),
     (dict(source=b"bytes"), "row: 'source' is missing or of the wrong type"),
     (dict(bindings=["input"]), "row: 'bindings' is missing or of the wrong type"),
-    (dict(bindings=[("input",)]), r"binding \('input',\) is not \('input', i\)"),
+    (dict(bindings=[("input",)]), r"binding \('input',\) is not \('input', i\), \('optional', i\)"),
     (dict(bindings=[()]), r"binding \(\) is not"),
     (dict(bindings=[("scalars", "i")]), r"binding \('scalars', 'i'\) is not"),
     (dict(bindings=[("constant", 0)]), r"binding \('constant', 0\) is not"),
@@ -189,6 +189,25 @@ def test_one_empty_input_is_enough_for_nothing_to_be_launched(ext):
     """One operand without elements zeroes the outputs, even beside others that have some."""
     plan = ext.record(variants(inputs=3), [mx.zeros((4, 0)), mx.zeros((0, 3)), mx.zeros((3,))])
     assert plan == {"row": None, "zeroed": 1}
+
+
+def test_an_input_that_no_row_binds_gives_its_shape_only(ext):
+    only_b = row(bindings=[("input", 1), ("output", 0), ("scalars", "i", ["d0.1"])], grid=("1", "1", "1"))
+    plan = ext.record(variants(only_b), [mx.zeros((4, 0)), mx.zeros((0, 3))])
+    assert plan == {"row": None, "zeroed": 1}
+    plan = ext.record(variants(only_b, checks=[]), [mx.zeros((4, 0)), mx.zeros((2, 3))])
+    assert plan["row"] == "any" and plan["scalars"] == {2: [0]} and plan["bindings"][0]["bytes"] == 24
+
+
+def test_an_optional_input_without_elements_does_not_stop_the_launch(ext):
+    bindings = [("optional", 0), ("input", 1), ("output", 0), ("output", 1)]
+    outputs = [("float32", ["d0.1"]), ("float32", ["d1.1"])]
+    optional = variants(row(bindings=bindings, grid=("1", "1", "1")), checks=[], outputs=outputs)
+    plan = ext.record(optional, [mx.zeros((4, 0)), mx.zeros((2, 3))])
+    assert plan["row"] == "any" and plan["zeroed"] == 0
+    # Arrays without elements have no memory: a few bytes of constant data stand for them.
+    assert [(b["kind"], b["bytes"]) for b in plan["bindings"]] == [("scalars", 16), ("input", 24), ("scalars", 16), ("output", 12)]
+    assert ext.record(optional, [mx.zeros((4, 5)), mx.zeros((0, 3))]) == {"row": None, "zeroed": 2}
 
 
 def test_evaluation_repeats_the_checks(ext):
