@@ -24,6 +24,8 @@ _LAZY = {
     "doctor": "diagnosis:doctor",
     "manifest": "manifests:manifest",
     "trace": "tracing:trace",
+    "formats": "formats",
+    "register_format": "formats:register_format",
     "hostmetal": "hostmetal",
 }
 

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "mlx_tensorops"
 LAYERS = (
     ("errors", "version"),
     ("config", "rules"),
-    ("dtypes", "device", "epilogues"),
+    ("dtypes", "device", "epilogues", "formats"),
     ("spec",),
     ("variant", "cost", "signature", "registry", "select", "reference"),
     ("policies",),
