@@ -31,7 +31,16 @@ mx::array apply(Activation activation, const mx::array& x, mx::Stream s) {
   return x;
 }
 
-// Sums x over the dimensions in which `shape` was broadcast to x's, and casts.
+mx::array transpose(const mx::array& x, mx::Stream s) {
+  return mx::swapaxes(x, -1, -2, s);
+}
+
+mx::array rows(const mx::array& x, mx::Stream s) {
+  return x.ndim() == 2 ? x : mx::flatten(x, 0, -2, s);
+}
+
+}  // namespace
+
 mx::array sum_to(mx::array x, const mx::Shape& shape, mx::Dtype type, mx::Stream s) {
   std::vector<int> axes;
   const int extra = static_cast<int>(x.ndim() - shape.size());
@@ -47,15 +56,15 @@ mx::array sum_to(mx::array x, const mx::Shape& shape, mx::Dtype type, mx::Stream
   return mx::astype(x, type, s);
 }
 
-mx::array transpose(const mx::array& x, mx::Stream s) {
-  return mx::swapaxes(x, -1, -2, s);
+mx::array pull_back(Activation activation, const mx::array& before, const mx::array& cotangent, mx::Stream s) {
+  auto f = [&](const mx::array& x) { return apply(activation, x, s); };
+  return mx::vjp(f, before, mx::astype(cotangent, mx::float32, s)).second;
 }
 
-mx::array rows(const mx::array& x, mx::Stream s) {
-  return x.ndim() == 2 ? x : mx::flatten(x, 0, -2, s);
+mx::array push_forward(Activation activation, const mx::array& before, const mx::array& tangent, mx::Stream s) {
+  auto f = [&](const mx::array& x) { return apply(activation, x, s); };
+  return mx::jvp(f, before, tangent).second;
 }
-
-}  // namespace
 
 std::vector<mx::array> gradients(const mx::array& a, const mx::array& b,
                                  const std::optional<mx::array>& bias,
@@ -65,8 +74,7 @@ std::vector<mx::array> gradients(const mx::array& a, const mx::array& b,
   mx::array inner = cotangent;
   if (activation != Activation::none) {
     mx::array before = matmul(a, b, mx::float32, bias, Activation::none, std::nullopt, s);
-    auto f = [&](const mx::array& x) { return apply(activation, x, s); };
-    inner = mx::vjp(f, before, mx::astype(cotangent, mx::float32, s)).second;
+    inner = pull_back(activation, before, cotangent, s);
   }
   // A product that is summed afterwards stays in f32 until then.
   auto product = [&](const mx::array& x, const mx::array& y, const mx::array& like) {
@@ -108,10 +116,7 @@ mx::array tangent(const mx::array& a, const mx::array& b, const std::optional<mx
   if (along_a) inner = mx::add(inner, product(*along_a, b), s);
   if (along_b) inner = mx::add(inner, product(a, *along_b), s);
   if (along_bias) inner = mx::add(inner, mx::astype(*along_bias, mx::float32, s), s);
-  if (activation != Activation::none) {
-    auto f = [&](const mx::array& x) { return apply(activation, x, s); };
-    inner = mx::jvp(f, before, inner).second;
-  }
+  if (activation != Activation::none) inner = push_forward(activation, before, inner, s);
   if (along_residual) inner = mx::add(inner, mx::astype(*along_residual, mx::float32, s), s);
   return mx::astype(inner, out_type, s);
 }

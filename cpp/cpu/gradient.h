@@ -27,4 +27,11 @@ mlx::core::array tangent(const mlx::core::array& a, const mlx::core::array& b,
                          const std::optional<mlx::core::array>& along_residual,
                          Activation activation, mlx::core::Dtype out_type, mlx::core::Stream stream);
 
+// What other products with an epilogue need for theirs.
+// x summed over the dimensions in which `shape` was broadcast to x's, and cast.
+mlx::core::array sum_to(mlx::core::array x, const mlx::core::Shape& shape, mlx::core::Dtype type, mlx::core::Stream stream);
+// Cotangent and tangent through the activation, in f32; `before` is its argument.
+mlx::core::array pull_back(Activation activation, const mlx::core::array& before, const mlx::core::array& cotangent, mlx::core::Stream stream);
+mlx::core::array push_forward(Activation activation, const mlx::core::array& before, const mlx::core::array& tangent, mlx::core::Stream stream);
+
 }  // namespace mlx_tensorops::cpu

@@ -1,11 +1,10 @@
 #include "matmul.h"
 
 #include <algorithm>
-#include <sstream>
-#include <stdexcept>
 
 #include "config.h"
 #include "gradient.h"
+#include "operands.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/ops.h"
 
@@ -22,85 +21,19 @@ constexpr std::pair<const char*, Activation> kActivations[] = {
     {"silu", Activation::silu},
 };
 
-template <typename... Parts>
-[[noreturn]] void fail(Parts&&... parts) {
-  std::ostringstream text;
-  text << "[cpu_matmul] ";
-  (text << ... << parts);
-  throw std::invalid_argument(text.str());
-}
-
-Type type_of(mx::Dtype type, const char* what) {
-  if (type == mx::float32) return Type::f32;
-  if (type == mx::float16) return Type::f16;
-  if (type == mx::bfloat16) return Type::bf16;
-  fail(what, " is ", type, ", but must be float32, float16 or bfloat16; convert it with astype");
-}
-
-mx::Shape batch_of(const mx::array& x) {
-  return mx::Shape(x.shape().begin(), x.shape().end() - 2);
-}
+constexpr const char* kOp = "cpu_matmul";
 
 mx::Shape result_shape(const mx::array& a, const mx::array& b) {
   if (a.ndim() < 2 || b.ndim() < 2)
-    fail("a is ", a.shape(), " and b is ", b.shape(),
+    fail(kOp, "a is ", a.shape(), " and b is ", b.shape(),
          ", but both need two dimensions or more; add one with mx.expand_dims");
   if (a.shape(-1) != b.shape(-2))
-    fail("a is ", a.shape(), " and b is ", b.shape(),
+    fail(kOp, "a is ", a.shape(), " and b is ", b.shape(),
          ", but the last dimension of a must equal the second-last of b; is one of them transposed?");
-  mx::Shape shape = mx::broadcast_shapes(batch_of(a), batch_of(b));
+  mx::Shape shape = mx::broadcast_shapes(leading(a, 2), leading(b, 2));
   shape.push_back(a.shape(-2));
   shape.push_back(b.shape(-1));
   return shape;
-}
-
-void check_addend(const char* name, const mx::array& x, const mx::Shape& result) {
-  if (x.ndim() > result.size() || mx::broadcast_shapes(x.shape(), result) != result)
-    fail(name, " is ", x.shape(), ", which does not broadcast to the result ", result);
-}
-
-// Strides of the batch dimensions of x, aligned to `batch`; 0 where x is broadcast.
-std::vector<int64_t> batch_strides(const mx::array& x, const std::vector<int64_t>& batch) {
-  std::vector<int64_t> strides(batch.size(), 0);
-  const int64_t own = static_cast<int64_t>(x.ndim()) - 2;
-  for (int64_t i = 0; i < own; i++)
-    if (x.shape(i) != 1) strides[batch.size() - own + i] = x.strides(i);
-  return strides;
-}
-
-Matrix matrix_of(const mx::array& x) {
-  return {x.data<char>(), type_of(x.dtype(), "an input"), x.strides(-2), x.strides(-1)};
-}
-
-// A bias or a residual may lack dimensions, or have ones where the result has more.
-Matrix addend_of(const mx::array& x, const mx::Shape& result) {
-  Matrix m{x.data<char>(), type_of(x.dtype(), "an input"), 0, 0};
-  const int n = static_cast<int>(x.ndim());
-  if (n >= 1 && x.shape(-1) == result.end()[-1]) m.column = x.strides(-1);
-  if (n >= 2 && x.shape(-2) == result.end()[-2]) m.row = x.strides(-2);
-  return m;
-}
-
-// Batches that read the same b are more rows of one product, if their rows of a continue each other.
-void fold_batches_into_rows(Gemm& g) {
-  struct Operand {
-    Matrix& matrix;
-    std::vector<int64_t>& batch;
-  };
-  Operand operands[] = {{g.a, g.a_batch}, {g.bias, g.bias_batch}, {g.residual, g.residual_batch}};
-  auto continues = [&](const Operand& o) {
-    return !o.matrix.data || g.m == 1 || o.batch.back() == g.m * o.matrix.row;
-  };
-  while (!g.batch.empty() && g.b_batch.back() == 0 &&
-         std::all_of(std::begin(operands), std::end(operands), continues)) {
-    for (const Operand& o : operands) {
-      if (g.m == 1) o.matrix.row = o.batch.back();
-      o.batch.pop_back();
-    }
-    g.m *= g.batch.back();
-    g.batch.pop_back();
-    g.b_batch.pop_back();
-  }
 }
 
 Gemm describe(const std::vector<mx::array>& inputs, mx::array& out,
@@ -110,10 +43,10 @@ Gemm describe(const std::vector<mx::array>& inputs, mx::array& out,
   g.m = a.shape(-2);
   g.k = a.shape(-1);
   g.n = b.shape(-1);
-  g.a = matrix_of(a);
-  g.b = matrix_of(b);
+  g.a = matrix_of(kOp, a);
+  g.b = matrix_of(kOp, b);
   g.out = out.data<char>();
-  g.out_type = type_of(out.dtype(), "out_dtype");
+  g.out_type = type_of(kOp, "out_dtype", out.dtype());
   g.out_row = g.n;
   g.activation = options.activation;
   g.batch.assign(out.shape().begin(), out.shape().end() - 2);
@@ -121,11 +54,11 @@ Gemm describe(const std::vector<mx::array>& inputs, mx::array& out,
   g.b_batch = batch_strides(b, g.batch);
   g.bias_batch = g.residual_batch = std::vector<int64_t>(g.batch.size(), 0);
   if (options.bias) {
-    g.bias = addend_of(inputs[2], out.shape());
+    g.bias = addend_of(kOp, inputs[2], out.shape());
     g.bias_batch = batch_strides(inputs[2], g.batch);
   }
   if (options.residual) {
-    g.residual = addend_of(inputs.back(), out.shape());
+    g.residual = addend_of(kOp, inputs.back(), out.shape());
     g.residual_batch = batch_strides(inputs.back(), g.batch);
   }
   fold_batches_into_rows(g);
@@ -140,7 +73,7 @@ Activation activation_of(const std::string& name) {
     if (name == known) return activation;
     if (*known) names += (names.empty() ? "" : ", ") + std::string(known);
   }
-  fail("activation = '", name, "' is not known; it may be None, ", names);
+  fail(kOp, "activation = '", name, "' is not known; it may be None, ", names);
 }
 
 Matmul::Matmul(mx::Stream stream, Options options) : Primitive(stream), options_(options) {}
@@ -157,13 +90,13 @@ void Matmul::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::arra
 }
 
 void Matmul::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  fail("this operation runs on CPU streams only; pass stream=mx.cpu, or engine='auto' to the op");
+  fail_gpu(kOp);
 }
 
 std::vector<mx::Shape> Matmul::output_shapes(const std::vector<mx::array>& inputs) {
   mx::Shape shape = result_shape(inputs[0], inputs[1]);
-  if (options_.bias) check_addend("bias", inputs[2], shape);
-  if (options_.residual) check_addend("residual", inputs.back(), shape);
+  if (options_.bias) check_addend(kOp, "bias", inputs[2], shape);
+  if (options_.residual) check_addend(kOp, "residual", inputs.back(), shape);
   return {shape};
 }
 
@@ -228,24 +161,22 @@ std::pair<std::vector<mx::array>, std::vector<int>> Matmul::vmap(
 mx::array matmul(const mx::array& a, const mx::array& b, mx::Dtype out_type,
                  const std::optional<mx::array>& bias, Activation activation,
                  const std::optional<mx::array>& residual, mx::StreamOrDevice where) {
-  type_of(a.dtype(), "a");
-  type_of(b.dtype(), "b");
-  type_of(out_type, "out_dtype");
+  type_of(kOp, "a", a.dtype());
+  type_of(kOp, "b", b.dtype());
+  type_of(kOp, "out_dtype", out_type);
   mx::Shape shape = result_shape(a, b);
   std::vector<mx::array> inputs{a, b};
   if (bias) {
-    type_of(bias->dtype(), "bias");
-    check_addend("bias", *bias, shape);
+    type_of(kOp, "bias", bias->dtype());
+    check_addend(kOp, "bias", *bias, shape);
     inputs.push_back(*bias);
   }
   if (residual) {
-    type_of(residual->dtype(), "residual");
-    check_addend("residual", *residual, shape);
+    type_of(kOp, "residual", residual->dtype());
+    check_addend(kOp, "residual", *residual, shape);
     inputs.push_back(*residual);
   }
-  mx::Stream stream = mx::to_stream(where);
-  if (stream.device != mx::Device::cpu)
-    fail("the stream is on the GPU, but this operation runs on CPU streams only; pass stream=mx.cpu");
+  mx::Stream stream = cpu_stream(kOp, where);
   auto primitive = std::make_shared<Matmul>(
       stream, Matmul::Options{out_type, activation, bias.has_value(), residual.has_value()});
   return mx::array(std::move(shape), out_type, std::move(primitive), std::move(inputs));
