@@ -7,6 +7,8 @@ from typing import Callable
 from .. import guards
 from ..errors import ShapeError, fail
 from ..signature import of as signature_of
+from . import _shapes
+from ._shapes import broadcast
 
 OP = "matmul"
 
@@ -25,7 +27,7 @@ def as_mlx(a: tuple, b: tuple) -> None:
         if a[1] == b[0]:
             return
     elif a and b:
-        if a[-1] == b[-2 if len(b) > 1 else 0] and _broadcasts(a[:-2], b[:-2]):
+        if a[-1] == b[-2 if len(b) > 1 else 0] and broadcast(a[:-2], b[:-2]) is not None:
             return
     if not a or not b:
         fail(OP, f"a has shape {a} and b has shape {b}: a scalar is no matrix", instead="multiply with *", cls=ShapeError)
@@ -39,19 +41,9 @@ def as_mlx(a: tuple, b: tuple) -> None:
 
 def result_shape(a: tuple, b: tuple) -> tuple:
     """Shape of ``a @ b``."""
-    left, right = a[:-2], b[:-2]
-    size = max(len(left), len(right))
-    left, right = (1,) * (size - len(left)) + tuple(left), (1,) * (size - len(right)) + tuple(right)
-    batch = tuple(y if x == 1 else x for x, y in zip(left, right))
-    return batch + (a[-2:-1] if len(a) > 1 else ()) + (b[-1:] if len(b) > 1 else ())
+    return broadcast(a[:-2], b[:-2]) + (a[-2:-1] if len(a) > 1 else ()) + (b[-1:] if len(b) > 1 else ())
 
 
 def broadcasts_to(name: str, shape: tuple, result: tuple) -> None:
     """Raise a ShapeError unless ``shape`` broadcasts to ``result`` without widening it."""
-    if len(shape) > len(result) or any(s not in (1, r) for s, r in zip(reversed(shape), reversed(result))):
-        fail(OP, f"{name} has shape {tuple(shape)}, which does not broadcast to the result's {tuple(result)}",
-             nearest=str(tuple(result)), instead=f"reshape {name}", cls=ShapeError)
-
-
-def _broadcasts(a: tuple, b: tuple) -> bool:
-    return all(x == y or x == 1 or y == 1 for x, y in zip(reversed(a), reversed(b)))
+    _shapes.broadcasts_to(OP, name, shape, result)
