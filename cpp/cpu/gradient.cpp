@@ -7,7 +7,6 @@
 #include "mlx/transforms.h"
 
 namespace mlx_tensorops::cpu {
-namespace {
 
 namespace mx = mlx::core;
 
@@ -30,6 +29,8 @@ mx::array apply(Activation activation, const mx::array& x, mx::Stream s) {
   }
   return x;
 }
+
+namespace {
 
 mx::array transpose(const mx::array& x, mx::Stream s) {
   return mx::swapaxes(x, -1, -2, s);

@@ -28,6 +28,8 @@ mlx::core::array tangent(const mlx::core::array& a, const mlx::core::array& b,
                          Activation activation, mlx::core::Dtype out_type, mlx::core::Stream stream);
 
 // What other products with an epilogue need for theirs.
+// The activation as operations that MLX can differentiate.
+mlx::core::array apply(Activation activation, const mlx::core::array& x, mlx::core::Stream stream);
 // x summed over the dimensions in which `shape` was broadcast to x's, and cast.
 mlx::core::array sum_to(mlx::core::array x, const mlx::core::Shape& shape, mlx::core::Dtype type, mlx::core::Stream stream);
 // Cotangent and tangent through the activation, in f32; `before` is its argument.
