@@ -40,19 +40,4 @@ int64_t Indices::at(int64_t position) const {
   return -1;
 }
 
-Groups group(const Indices& ids, int64_t first, int64_t count, int64_t experts) {
-  auto group_of = [&](int64_t i) {
-    const int64_t id = ids.at(first + i);
-    return id < 0 || id >= experts ? experts : id;
-  };
-  Groups g;
-  g.begin.assign(experts + 2, 0);
-  for (int64_t i = 0; i < count; i++) g.begin[group_of(i) + 1]++;
-  for (int64_t e = 0; e <= experts; e++) g.begin[e + 1] += g.begin[e];
-  std::vector<int64_t> next(g.begin.begin(), g.begin.end() - 1);
-  g.order.resize(count);
-  for (int64_t i = 0; i < count; i++) g.order[next[group_of(i)]++] = static_cast<int32_t>(first + i);
-  return g;
-}
-
 }  // namespace mlx_tensorops::cpu

@@ -48,6 +48,21 @@ struct Groups {
   int64_t size(int64_t group) const { return begin[group + 1] - begin[group]; }
 };
 
-Groups group(const Indices& ids, int64_t first, int64_t count, int64_t experts);
+// id_of(position) for first .. first + count - 1. Stable, and the same on every run.
+template <typename F>
+Groups group(F&& id_of, int64_t first, int64_t count, int64_t experts) {
+  auto group_of = [&](int64_t i) {
+    const int64_t id = id_of(first + i);
+    return id < 0 || id >= experts ? experts : id;
+  };
+  Groups g;
+  g.begin.assign(experts + 2, 0);
+  for (int64_t i = 0; i < count; i++) g.begin[group_of(i) + 1]++;
+  for (int64_t e = 0; e <= experts; e++) g.begin[e + 1] += g.begin[e];
+  std::vector<int64_t> next(g.begin.begin(), g.begin.end() - 1);
+  g.order.resize(count);
+  for (int64_t i = 0; i < count; i++) g.order[next[group_of(i)]++] = static_cast<int32_t>(first + i);
+  return g;
+}
 
 }  // namespace mlx_tensorops::cpu

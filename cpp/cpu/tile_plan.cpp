@@ -22,7 +22,7 @@ struct Plan {
 
 void build(const Indices& ids, int64_t rows, int64_t tiles, int64_t experts, int64_t block_m,
            const Plan& plan) {
-  const Groups groups = group(ids, 0, rows, experts);
+  const Groups groups = group([&](int64_t i) { return ids.at(i); }, 0, rows, experts);
   int64_t tile = 0;
   auto put = [&](int64_t expert, int64_t start, int64_t count) {
     plan.tile_expert[tile] = static_cast<int32_t>(expert);
