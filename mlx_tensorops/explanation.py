@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, Mapping
 
 from . import registry
 from .device import DeviceProfile
-from .dtypes import ELEMENT_TYPES
 from .select import ENGINES, Verdict
 
 
@@ -24,7 +22,7 @@ class Explanation:
         device: profile of the machine the call would run on.
         variant: key of the kernel that row-contiguous operands would take; "" for engines without one.
         tile: its tile, and the source of that choice.
-        flops: 2·M·N·K·batch.
+        flops: of the problem: 2·M·N·K·batch for a product.
         bytes: operands and result, each counted once.
         predicted: what the kernel does by its cost rules: matmul2d, mma8x8, macs, bytes, barriers, registers.
         seconds: roofline bound of the device, or None where its peaks are not published.
@@ -74,12 +72,12 @@ def explain(op: str, *arrays, **options) -> Explanation:
     family = registry.by_op(op)
     decision, shapes = registry.load(family.describe[op])(*arrays, **options)
     profile = device.of_stream(options.get("stream"))
-    flops, size = _work(decision.spec, shapes)
+    flops, size = family.work(decision.spec, shapes)
     seconds, bound = _roofline(profile, flops, size)
     variant, tile, predicted = "", "", {}
     if decision.variants is not None:
-        row = _row_for_contiguous(decision.variants, shapes)
-        shapes = _as_kernel_sees(row, shapes)
+        row = _row_for_contiguous(family, decision.variants, shapes)
+        shapes = family.seen(row, shapes)
         variant, tile = row.key, f"{row.tile.name}: {decision.source[row.dataflow, row.tile]}"
         predicted = _predicted(family.cost(row), signature.of(row), shapes)
     return Explanation(op, decision.engine, decision.why, {e: decision.verdicts[e] for e in ENGINES}, profile, variant, tile,
@@ -103,46 +101,25 @@ def dump_source(op: str, *arrays, path=None, **options) -> str:
     decision, shapes = registry.load(family.describe[op])(*arrays, **options)
     if decision.variants is None:
         return ""
-    text = render(_row_for_contiguous(decision.variants, shapes)).text
+    text = render(_row_for_contiguous(family, decision.variants, shapes)).text
     if path is not None:
         Path(path).write_text(text, encoding="ascii")
     return text
 
 
-def _row_for_contiguous(variants, shapes):
+def _row_for_contiguous(family, variants, shapes):
     from . import signature
 
-    seen = _as_kernel_sees(variants.rows[0], shapes)
+    seen = family.seen(variants.rows[0], shapes)
     for variant in variants.rows:
         if signature.of(variant).when(seen, _contiguous(seen), [0] * len(seen)):
             return variant
     return variants.rows[-1]
 
 
-def _as_kernel_sees(variant, shapes):
-    """Shapes with the axes that the caller adds; epilogue operands are taken to be full results."""
-    a, b = (tuple(s) for s in shapes)
-    a, b = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
-    if variant.batched:
-        a, b = (1,) * (5 - len(a)) + a, (1,) * (5 - len(b)) + b
-    result = tuple(y if x == 1 else x for x, y in zip(a[:-2], b[:-2])) + (a[-2], b[-1])
-    return [a, b, *((2,) if name == "scales" else result for name in variant.epilogue.operands)]
-
-
 def _contiguous(shapes):
     """Strides of row-contiguous arrays."""
     return [tuple(math.prod(s[i + 1:]) for i in range(len(s))) for s in shapes]
-
-
-def _work(spec, shapes) -> tuple[int, int]:
-    a, b = (tuple(s) for s in shapes)
-    m, k = (1 if len(a) == 1 else a[-2]), a[-1]
-    n = 1 if len(b) == 1 else b[-1]
-    left, right = a[:-2][::-1], b[:-2][::-1]
-    batch = math.prod(y if x == 1 else x for x, y in itertools.zip_longest(left, right, fillvalue=1))
-    sizes = {name: t.bytes for name, t in ELEMENT_TYPES.items()}
-    operand_bytes = math.prod(a) * sizes.get(spec.a, 8) + math.prod(b) * sizes.get(spec.b, 8)
-    return 2 * m * n * k * batch, operand_bytes + m * n * batch * sizes.get(spec.out, 8)
 
 
 def _roofline(profile: DeviceProfile, flops: int, size: int) -> tuple[float | None, str]:

@@ -42,11 +42,11 @@ def of(variant: Variant) -> dict:
         # have been seen to give finite wrong numbers.
         "live_compile": True,
         "types": list(variant.types),
-        "accumulate": "float32",
+        "accumulate": "float32" if variant.matrix else None,
         "relaxed_precision": variant.relaxed,
         "threads": sign.threads,
         "threadgroup_bytes": sign.threadgroup_bytes,
-        "buffers": [{"name": b.name, "type": b.element.name, "role": "output" if b.output else "input"} for b in sign.buffers],
+        "buffers": [{"name": b.name, "type": b.element.name, "role": b.role} for b in sign.buffers],
         "scalars": [{"name": s.name, "type": s.c_type, "rule": s.rule.program()} for s in sign.scalars],
         "outputs": [{"type": o.element.name, "shape": [r.program() for r in o.shape]} for o in sign.outputs],
         "checks": [{"rule": c.rule.program(), "message": c.message} for c in sign.checks],

@@ -30,6 +30,8 @@ class Family:
         describe: public operation -> "module:attribute" of (*arrays, **options) -> (decision, shapes), what explain() shows.
         fast_route: whether mx.fast.metal_kernel can carry its kernels where no extension fits the installed MLX.
         public: name -> "module:attribute" of what the package exports for this family.
+        work: (spec, shapes that ``describe`` gave) -> (flops, bytes): the problem itself, each array counted once.
+        seen: (variant, those shapes) -> shapes of the kernel's inputs.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Family:
     describe: Mapping[str, str]
     fast_route: bool
     public: Mapping[str, str]
+    work: Callable[[Any, Sequence[tuple]], tuple[int, int]] = lambda spec, shapes: (0, 0)
+    seen: Callable[[Any, Sequence[tuple]], list[tuple]] = lambda variant, shapes: [tuple(s) for s in shapes]
 
 
 @lru_cache(maxsize=None)

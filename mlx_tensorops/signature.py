@@ -17,12 +17,21 @@ C_TYPES = {"int": ("i", 4), "long": ("q", 8)}  # Metal's name -> (letter of the 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One array argument: input or output number ``operand``."""
+    """One array argument: input or output number ``operand``.
+
+    ``optional``: an input that the kernel does not touch where it has no elements. Where any other input has none, nothing
+    runs and the outputs are zeros.
+    """
 
     name: str
     element: ElementType
     operand: int
     output: bool = False
+    optional: bool = False
+
+    @property
+    def role(self) -> str:
+        return "output" if self.output else "optional" if self.optional else "input"
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,7 @@ class Signature:
         grid: threadgroups along x, y, z.
         threads: threads per threadgroup along x.
         threadgroup_bytes: static threadgroup memory of the kernel.
+        shape_inputs: numbers of the inputs that have no buffer: the rules read their sizes, the kernel nothing.
         builtins: names of the thread and threadgroup indices the kernel reads, from ``shaders.msl.BUILTINS``.
     """
 
@@ -82,10 +92,16 @@ class Signature:
     threads: int
     threadgroup_bytes: int = 0
     builtins: tuple[str, ...] = ("block", "simdgroup")
+    shape_inputs: tuple[int, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        """Number of input arrays."""
+        return len({b.operand for b in self.buffers if not b.output}) + len(self.shape_inputs)
 
     def bindings(self) -> list[tuple]:
         """Buffer table in the extension's form: position = buffer index."""
-        table: list[tuple] = [("output" if b.output else "input", b.operand) for b in self.buffers]
+        table: list[tuple] = [(b.role, b.operand) for b in self.buffers]
         letters = "".join(C_TYPES[s.c_type][0] for s in self.scalars)
         table.append(("scalars", letters, [s.rule.program() for s in self.scalars]))
         return table

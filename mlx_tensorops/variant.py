@@ -84,6 +84,25 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Block:
+    """How a kernel without matrix operations is divided: threads of a threadgroup."""
+
+    threads: int
+
+    def __post_init__(self):
+        if self.threads % SIMD_WIDTH or not 0 < self.threads <= 1024:
+            fail("block", f"{self.threads} threads; a threadgroup has whole simdgroups of {SIMD_WIDTH}, at most 1024 threads", cls=RuleError)
+
+    @property
+    def simdgroups(self) -> int:
+        return self.threads // SIMD_WIDTH
+
+    @property
+    def name(self) -> str:
+        return f"t{self.threads}"
+
+
+@dataclass(frozen=True)
 class Variant:
     """One kernel, decided.
 
@@ -91,9 +110,9 @@ class Variant:
         family: name of the kernel family, e.g. "gemm".
         engine: "mpp" (cooperative tensors) or "simdgroup" (simdgroup_matrix).
         dataflow: how operands reach the matrix unit; names the template with family and engine.
-        tile: block, simdgroups and operation extents.
-        layout: one of LAYOUTS.
-        alignment: one of ALIGNMENTS.
+        tile: block, simdgroups and operation extents; a Block for a kernel without matrix operations.
+        layout: one of LAYOUTS; "" without matrix operations.
+        alignment: one of ALIGNMENTS; "" without matrix operations.
         types: element type names of the inputs in order (epilogue operands last), then of the output.
         relaxed: whether f32 operands may lose low bits (descriptor field relaxed_precision).
         batched: whether operands carry three leading batch axes.
@@ -105,7 +124,7 @@ class Variant:
     family: str
     engine: str
     dataflow: str
-    tile: Tile
+    tile: Tile | Block
     layout: str
     alignment: str
     types: tuple[str, ...]
@@ -116,9 +135,14 @@ class Variant:
     options: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self):
-        if self.layout not in LAYOUTS or self.alignment not in ALIGNMENTS:
+        if self.matrix and (self.layout not in LAYOUTS or self.alignment not in ALIGNMENTS):
             fail("variant", f"layout {self.layout!r}, alignment {self.alignment!r}", cls=RuleError,
                  nearest=f"layouts {', '.join(LAYOUTS)}; alignments {', '.join(ALIGNMENTS)}")
+
+    @property
+    def matrix(self) -> bool:
+        """Whether the kernel multiplies matrices."""
+        return isinstance(self.tile, Tile)
 
     @property
     def key(self) -> str:
@@ -127,14 +151,15 @@ class Variant:
 
         types = "_".join(element_type(t).short for t in self.types)
         options = "_".join(f"{axis}{value}" for axis, value in self.options)
-        parts = (self.family, self.engine, self.dataflow, self.layout, self.alignment, types, "relaxed" if self.relaxed else "full",
+        precision = ("relaxed" if self.relaxed else "full") if self.matrix else ""
+        parts = (self.family, self.engine, self.dataflow, self.layout, self.alignment, types, precision,
                  self.tile.name, "batched" if self.batched else "", self.epilogue.name, options)
         return "_".join(part for part in parts if part)
 
     @property
     def row(self) -> str:
         """Name of this row inside its set."""
-        return "/".join(part for part in (self.size, self.layout, self.alignment) if part)
+        return "/".join(part for part in (self.size, self.layout, self.alignment) if part) or self.dataflow
 
     def option(self, axis: str, default: Any) -> Any:
         """Value of an axis of the dataflow."""

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import ctypes
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -41,12 +42,17 @@ class Active:
 
     def prepare(self, source: str, kernel: str) -> int:
         """Compiles a kernel (or finds it in the cache) and returns the address of its entry."""
-        built = build.build(source, kernel, checked=self.checked, sdk=self.sdk, dialect=self.dialect, family=kernel.partition("_")[0], name=f"{kernel}.metal")
+        built = build.build(source, kernel, checked=self.checked, sdk=self.sdk, dialect=self.dialect, family=family_of(kernel), name=f"{kernel}.metal")
         return build.load(built)[0]
 
     def launcher(self) -> Any:
         """What the compiled extension calls: one per choice."""
         return _launcher(self)
+
+
+def family_of(kernel: str) -> str:
+    """The kernel family in a name of this package: what stands before the engine."""
+    return re.split("_(?:mpp|simdgroup)_", kernel)[0]
 
 
 @functools.lru_cache(maxsize=64)

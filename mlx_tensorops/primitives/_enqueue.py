@@ -36,7 +36,7 @@ def native_set(variants: VariantSet):
     shared = signature.of(first)
     return _native.ext().VariantSet(
         family.op,
-        len({b.operand for b in shared.buffers if not b.output}),
+        shared.inputs,
         [(o.element.name, [r.program() for r in o.shape]) for o in shared.outputs],
         [(c.rule.program(), lesson(family.op, c.message, instead=c.instead)) for c in shared.checks],
         [_row(v) for v in variants.rows],

@@ -16,6 +16,7 @@ from ..variant import ALIGNMENTS, LAYOUTS, Variant
 from . import gemm_dataflows
 from ._dataflow import too_many_words
 from ._gemm_signature import BATCH_AXES, signature
+from ._gemm_sizes import seen, work
 
 FLOATS = ("float16", "bfloat16", "float32")
 
@@ -127,6 +128,8 @@ FAMILY = Family(
     cost=cost,
     variants=variants,
     gradient=gradient,
+    work=work,
+    seen=seen,
     describe={"matmul": "primitives.matmul:describe", "addmm": "primitives.matmul:describe_addmm"},
     fast_route=True,
     public={"matmul": "primitives.matmul:matmul", "addmm": "primitives.matmul:addmm"},

@@ -83,16 +83,20 @@ def _text(variant: Variant, kernel_head: str) -> str:
 def context(variant: Variant, kernel_head: str) -> dict:
     """What a template may name: everything a function of the variant."""
     sign = signature.of(variant)
+    common = dict(title=_title(variant, sign), params_struct=msl.params_struct(sign), kernel_head=kernel_head, tile=variant.tile)
+    matrix = _matrix_context(variant) if variant.matrix else {}
+    return common | matrix | registry.family(variant.family).context(variant)
+
+
+def _matrix_context(variant: Variant) -> dict:
+    """What every kernel that multiplies matrices may name."""
     types = [element_type(t) for t in variant.types]
     tile, epilogue = variant.tile, variant.epilogue
     strided = variant.layout == "strided"
     transpose_left, transpose_right = (False, False) if strided else (side == "t" for side in variant.layout)
     swizzle, panel = variant.option("swizzle", 0), variant.option("panel", 0)
-    general = dict(
-        title=_title(variant, sign),
-        params_struct=msl.params_struct(sign),
-        kernel_head=kernel_head,
-        tile=tile, a=types[0], b=types[1], c=types[-1],
+    return dict(
+        a=types[0], b=types[1], c=types[-1],
         ragged_m=variant.alignment != "aligned",
         ragged_n=variant.alignment == "ragged",
         ragged_k=variant.alignment == "ragged",
@@ -111,12 +115,11 @@ def context(variant: Variant, kernel_head: str) -> dict:
         batched=variant.batched,
         epilogue=epilogue,
         epilogue_text=_epilogue_text(epilogue),
-        epilogue_operands=list(zip(epilogue.operands, types[2:-1])),
+        epilogue_operands=[(b.name, b.element) for b in signature.of(variant).buffers if b.name in epilogue.operands],
         activation=ACTIVATIONS[epilogue.activation].msl if epilogue.activation else "",
         swizzle=swizzle, panel=panel,
         raster_text=f"groups of {2**swizzle} rows, as MLX walks" if swizzle else f"panels of {panel} rows" if panel else "the grid as it is",
     )
-    return general | registry.family(variant.family).context(variant)
 
 
 def _epilogue_text(epilogue) -> str:

@@ -112,6 +112,11 @@ def everything() -> list[dict]:
     return covering_array(AXES, strength=len(AXES), legal=_legal)
 
 
+def example_shapes(variant) -> tuple[tuple[int, ...], ...]:
+    """Shapes of inputs that every variant of the table takes: operands, or the partial products of two slices."""
+    return ((2, 64, 128),) if variant.dataflow == "accumulate" else ((64, 32), (32, 128))
+
+
 def variant_of(choice: dict):
     """The Variant that a row of the pool names."""
     from mlx_tensorops import resolve

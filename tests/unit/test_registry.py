@@ -1,5 +1,6 @@
 """Every family, engine and axis: source, signature, guard and manifest of a variant say the same."""
 
+import importlib
 import json
 import re
 
@@ -23,6 +24,7 @@ def test_keys_and_kernel_names_are_unique():
 
 @pytest.mark.parametrize("family", registry.families().values(), ids=lambda f: f.name)
 def test_four_products_agree(family):
+    cases = importlib.import_module(f"tests.cases.{family.name}")
     for variant in family.variants():
         sign, text, entry = signature.of(variant), render(variant).text, manifests.of(variant)
         declared = re.findall(r"(const )?device (\w+)\* __restrict (\w+) \[\[buffer\((\d+)\)\]\]", text)
@@ -35,12 +37,16 @@ def test_four_products_agree(family):
         kind, letters, programs = sign.bindings()[-1]
         assert kind == "scalars" and letters == "".join(C_TYPES[s.c_type][0] for s in sign.scalars) and len(programs) == len(letters)
         assert f"max_total_threads_per_threadgroup({entry['threads']})" in text and entry["threads"] == variant.tile.threads
-        assert f"BM = {variant.tile.m}, BN = {variant.tile.n};" in text
+        size = f"BM = {variant.tile.m}, BN = {variant.tile.n};" if variant.matrix else f"THREADS = {variant.tile.threads};"
+        assert size in text
         assert [c["rule"] for c in entry["checks"]] == [c.rule.program() for c in sign.checks]
         for check in sign.checks:
             assert check.message in text, "the file on top names what the host guarantees"
         assert render(variant).kernel == entry["kernel"] and entry["kernel"] in text
-        assert guards.compiled(family.op, ("a", "b"), sign.checks)((64, 32), (32, 128)) is None
+        shapes = cases.example_shapes(variant)
+        assert len(shapes) == sign.inputs
+        assert guards.compiled(family.op, [f"input {i}" for i in range(sign.inputs)], sign.checks)(*shapes) is None
+        assert all(axis(shapes) > 0 for axis in sign.grid if axis.shape_only())
         assert json.loads(manifests.to_json(variant)) == entry
 
 
