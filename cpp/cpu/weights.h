@@ -19,7 +19,6 @@ struct WeightFormat {
   ScaleType scale = ScaleType::floating;
   float values[256] = {};  // of each code; filled in by finished()
 
-  bool operator==(const WeightFormat&) const = default;
 };
 
 // The format with `values` filled in (for Codes::table they must be given). Throws std::invalid_argument on numbers that no format has.
