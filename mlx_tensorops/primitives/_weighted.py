@@ -1,0 +1,160 @@
+"""What the families of products with stored weights have in common: legality, rows, context, cost, gradient."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from ..dtypes import element_type, matmul2d_since
+from ..epilogues import GATES
+from ..errors import RuleError, fail
+from ..formats import BUILT_IN, by_name
+from ..shaders import msl
+from ..spec import WeightedSpec, WeightSpec
+from ..variant import ALIGNMENTS, Variant
+from . import _weighted_signature as shared
+from . import weighted_dataflows
+from ._dataflow import too_many_words
+
+FLOATS = ("float16", "bfloat16", "float32")
+
+
+def legal(spec, engine: str) -> list[str]:
+    """Reasons why ``engine`` cannot run ``spec``."""
+    reasons = []
+    for name, value in (("x", spec.x), ("the output", spec.out), *zip(spec.epilogue.operands, spec.extras)):
+        if value not in FLOATS:
+            reasons.append(f"{name} is {value}; this engine takes {', '.join(FLOATS)}")
+    w = spec.weights
+    fmt = by_name(w.format) if w.format else None
+    if fmt is None and w.stored not in FLOATS:
+        reasons.append(f"the weights are {w.stored}; this engine takes {', '.join(FLOATS)}")
+    if fmt is not None and w.stored != "uint32":
+        reasons.append(f"the packed weights are {w.stored}, not uint32")
+    if fmt is not None and w.scales not in (FLOATS if fmt.scale == "float" else ("uint8",)):
+        reasons.append(f"the scales are {w.scales}; format {fmt.name} has {'float' if fmt.scale == 'float' else 'uint8'} scales")
+    if w.global_scale and not (fmt and fmt.global_scale):
+        reasons.append(f"format {w.format or 'dense'} has no global scale")
+    if spec.epilogue.scaled:
+        reasons.append("alpha and beta")
+    if engine == "mpp" and not reasons:
+        decoded = weighted_dataflows.decoded_type(w.format, spec.x, w.stored).name
+        if matmul2d_since(spec.x, decoded, "float32") is None:
+            reasons.append(f"matmul2d has no row {spec.x} x {decoded} -> float32")
+    return reasons
+
+
+def rows(spec, engine: str, entries) -> tuple[Variant, ...]:
+    """The variants of one set: all rows of each policy entry, in the entries' order. Entries that refuse the spec fall out."""
+    taken = [e for e in entries if not refusals(spec, e.engine, e.dataflow, e.tile, dict(e.options))]
+    if not taken:
+        fail(spec.op, f"no kernel serves this: {'; '.join(refusals(spec, e.engine, e.dataflow, e.tile, dict(e.options))[0] for e in entries)}", cls=RuleError)
+    return tuple(v for e in taken for v in rows_of(spec, e.engine, e.dataflow, e.tile, size=e.size, options=dict(e.options), alignments=e.alignments))
+
+
+def rows_of(spec, engine: str, dataflow: str, tile, *, size: str = "", options: Mapping[str, Any] = {},
+            alignments: tuple[str, ...] = ALIGNMENTS) -> tuple[Variant, ...]:
+    """The variants of one dataflow and tile, one per layout and alignment it serves."""
+    reasons = refusals(spec, engine, dataflow, tile, options)
+    if reasons:
+        fail(spec.op, f"dataflow {dataflow}: {'; '.join(reasons)}", cls=RuleError)
+    flow = weighted_dataflows.dataflows()[engine, dataflow]
+    return tuple(_variant(spec, flow, tile, row, size, options) for row in _rows(spec, flow) if row[1] in alignments)
+
+
+def _rows(spec, flow) -> list[tuple[str, str]]:
+    """The dataflow's rows that fit how the weights are stored. Rows of experts have no block without a predicate."""
+    right = "t" if spec.weights.transpose else "n"
+    return [row for row in flow.rows if row[0][1] == right and (row[1] != "aligned" or spec.rows == "whole")]
+
+
+def refusals(spec, engine: str, dataflow: str, tile, options: Mapping[str, Any]) -> list[str]:
+    """Reasons why a tile of a dataflow is not registered for a spec."""
+    flow = weighted_dataflows.dataflows()[engine, dataflow]
+    found = flow.legal(spec, {**options, "tile": tile})
+    if spec.rows == "plan" and spec.block_m and tile.m != spec.block_m:
+        found = [*found, f"the plan's tiles have {spec.block_m} rows, this block {tile.m}"]
+    return [*found, *too_many_words(flow.cost(_variant(spec, flow, tile, _rows(spec, flow)[0], "", options)))]
+
+
+def _variant(spec, flow, tile, row: tuple[str, str], size: str, options: Mapping[str, Any]) -> Variant:
+    # As for dense products: no meaning for half types, and the only setting anyone has measured there.
+    relaxed = flow.engine == "mpp" and ("float32" not in spec.operands or spec.precision == "tf32")
+    named = (*flow.options(options), *shared.options_of(spec).items())
+    return Variant(FAMILY_OF[spec.op], flow.engine, flow.name, tile, *row, shared.types_of(spec), relaxed, spec.batched, spec.epilogue, size,
+                   tuple(sorted(named)))
+
+
+FAMILY_OF = {"quantized_matmul": "qgemm", "gather_qmm": "gather", "gather_mm": "gather", "gather_gateup": "gateup"}
+
+
+work = shared.work
+
+
+def seen(v: Variant, shapes) -> list[tuple]:
+    """Shapes of the kernel's inputs: a described call gives them as they are."""
+    return [tuple(s) for s in shapes]
+
+
+def matrix_variants(table) -> tuple[Variant, ...]:
+    """Every kernel of a table for whole matrices and plain products; epilogues, batches and output types multiply these."""
+    specs = [WeightedSpec(x, x, weights) for x in FLOATS for weights in _stored(x, (True, False))]
+    return _reached(table, specs)
+
+
+def expert_variants(table, ops: tuple[str, ...]) -> tuple[Variant, ...]:
+    """The same for rows of experts: both row sources, two weight tensors and their gate where the operation has them."""
+    specs = []
+    for op in ops:
+        two = op == "gather_gateup"
+        for x in FLOATS:
+            weights = [w for w in _stored(x, (True,)) if op != "gather_mm"] + [WeightSpec("", x)] * (op != "gather_qmm")
+            specs += [WeightedSpec(x, x, w, rows=rows, destinations=1 + two, gate="swiglu" * two, op=op) for w in weights for rows in ("runs", "plan")]
+    return _reached(table, specs)
+
+
+def _stored(x: str, transposes) -> list[WeightSpec]:
+    return [WeightSpec(f.name, "uint32", x if f.scale == "float" else "uint8", t) for f in BUILT_IN for t in transposes]
+
+
+def _reached(table, specs) -> tuple[Variant, ...]:
+    found: dict[str, Variant] = {}
+    for entry in table.tables():
+        for spec in specs:
+            if not refusals(spec, entry.engine, entry.dataflow, entry.tile, dict(entry.options)):
+                found |= {v.key: v for v in rows(spec, entry.engine, (entry,))}
+    return tuple(found.values())
+
+
+def signature(v: Variant):
+    """Arguments, geometry and preconditions of a variant."""
+    return shared.signature(v, weighted_dataflows.of(v))
+
+
+def context(v: Variant) -> dict:
+    """What the templates may name beside the general values."""
+    p, flow = shared.problem(v), weighted_dataflows.of(v)
+    inputs = dict(zip(shared.names(p, v.epilogue), v.types))
+    stored = inputs["w" + p.suffixes[0]]
+    scales = inputs.get("scales" + p.suffixes[0])
+    decoded = weighted_dataflows.decoded_type(p.format, v.types[0], stored)
+    return dict(
+        b=decoded, fmt=p.weights, stored=element_type(stored), scale_type=element_type(scales) if scales else None,
+        biased=bool(p.weights and p.weights.biased), rows=p.rows, indirect=p.indirect, suffixes=p.suffixes, gate=p.gate,
+        gate_text=GATES[p.gate].msl if p.gate else "", global_scale=p.global_scale, slices=flow.k_slice is not None,
+        stored_suffixes=("",) if p.gate else p.suffixes, matrix_names={suffix: p.matrix(suffix) for suffix in p.suffixes},
+        stacked=v.batched or p.rows != "whole", matrix_number="matrix" if v.batched else "expert", transpose_left=False, transpose_right=shared.transposed(v),
+        descriptor=msl.descriptor(m=v.tile.op_m, n=v.tile.op_n, k=v.tile.op_k, transpose_right=shared.transposed(v), relaxed_precision=v.relaxed),
+        x_k="1" if v.layout[0] == "n" else "p.x_k", types_by_name={name: element_type(t) for name, t in inputs.items()},
+        **flow.context(v))
+
+
+def cost(v: Variant):
+    """What one launch does."""
+    return weighted_dataflows.of(v).cost(v)
+
+
+def gradient(v: Variant, primals, cotangents, argnums):
+    """The formula's gradient to x and the epilogue's operands, composed of MLX operations."""
+    from . import _weighted_gradient
+
+    return _weighted_gradient.of(v, primals, cotangents, argnums)
