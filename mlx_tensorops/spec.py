@@ -54,6 +54,11 @@ class GemmSpec:
         """Dtype names of what is multiplied."""
         return self.a, self.b
 
+    @property
+    def mlx_has_it(self) -> bool:
+        """Whether MLX has the whole function, so that falling back costs nothing."""
+        return not self.epilogue
+
 
 GLOBAL_SCALES = ("", "amax", "prescaled")
 ROW_SOURCES = ("whole", "runs", "plan")
@@ -95,6 +100,7 @@ class WeightedSpec:
         indirect: whether an index array names the row of x that each row of the result multiplies.
         destinations: weight tensors that meet the same rows of x.
         gate: how two destinations become one result, a name of ``epilogues.GATES``; "" keeps them apart.
+        block_m: rows per tile of the plan; 0 without one.
         precision: as for GemmSpec.
         epilogue: fused work on the accumulator; ``bias`` is per expert unless rows is "whole".
         extras: dtype names of the epilogue's operands.
@@ -109,6 +115,7 @@ class WeightedSpec:
     indirect: bool = False
     destinations: int = 1
     gate: str = ""
+    block_m: int = 0
     precision: str = "exact"
     epilogue: Epilogue = Epilogue()
     extras: tuple[str, ...] = ()
@@ -121,6 +128,11 @@ class WeightedSpec:
             fail(self.op, f"row source {self.rows!r} is unknown", nearest=", ".join(ROW_SOURCES), cls=TensorOpsError)
         if self.gate and (self.destinations != 2 or self.gate not in GATES):
             fail(self.op, f"gate {self.gate!r} of {self.destinations} destinations", nearest=", ".join(GATES), cls=TensorOpsError)
+
+    @property
+    def mlx_has_it(self) -> bool:
+        """Whether MLX has the whole function, so that falling back costs nothing."""
+        return not (self.epilogue or self.weights.global_scale or self.destinations > 1 or self.rows == "plan")
 
     @property
     def operands(self) -> tuple[str, ...]:
