@@ -17,6 +17,26 @@ def matmul() -> Callable:
     return _engine().cpu_matmul
 
 
+def quantized_matmul() -> Callable:
+    """``product(x, w, scales, biases, format, transpose, out_dtype, global_scale, bias, activation, residual, stream) -> array``."""
+    return _engine().cpu_qmm
+
+
+def gather_mm() -> Callable:
+    """``product(x, w, scales, biases, format, transpose, out_dtype, lhs, rhs, global_scale, bias, activation, plan, stream) -> array``."""
+    return _engine().cpu_gather_mm
+
+
+def gather_gateup() -> Callable:
+    """``product(x, gate, up, format, transpose, out_dtype, lhs, rhs, global_scales, activation, alpha, limit, plan, stream) -> arrays``."""
+    return _engine().cpu_gather_gateup
+
+
+def gather_combine() -> Callable:
+    """The down projection with the weighted sum over each row's experts."""
+    return _engine().cpu_gather_combine
+
+
 def info() -> dict[str, object]:
     """Instruction set, threads, BLAS (or why there is none)."""
     return _engine().cpu_info()

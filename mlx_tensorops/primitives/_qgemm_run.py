@@ -1,0 +1,166 @@
+"""How each engine runs a decided quantized_matmul: functions of (x, group, scale, bias, residual, stream)."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable
+
+from ..formats import Format
+from . import _compose, _shapes
+from ._kernel import Kernel
+from ._weights import Group, alike, columns, first_matrix
+
+OP = "quantized_matmul"
+
+
+def runner(decision, fmt: Format, natural: str, x_ndim: int, w_ndim: int) -> Callable:
+    """What runs a decision.
+
+    Args:
+        natural: name of the type that MLX gives the plain product.
+        x_ndim, w_ndim: ranks of the operands as passed.
+    """
+    make = {"mpp": _variants, "simdgroup": _variants, "cpu": _cpu, "mlx": _mlx}[decision.engine]
+    engine = make(decision, fmt, natural)
+    first = x_ndim <= 2 < w_ndim  # MLX multiplies a matrix with the first of a stack of weights
+    if x_ndim > 1 and not first:
+        return engine
+
+    def run(x, group, scale, bias, residual, stream):
+        if first:
+            group = first_matrix(group)
+        if x_ndim > 1:
+            return engine(x, group, scale, bias, residual, stream)
+        return engine(x[None], group, scale, bias, residual, stream).squeeze(-2)
+
+    return run
+
+
+def _result_shape(spec, fmt: Format, x: tuple, group: Group) -> tuple:
+    batch = _shapes.broadcast(x[:-2], group.w.shape[:-2]) if spec.batched else x[:-2]
+    return (*batch, x[-2], columns(group, fmt, spec.weights.transpose))
+
+
+def _check_addends(spec, fmt, x, group, bias, residual) -> None:
+    if bias is None is residual:
+        return
+    shape = _result_shape(spec, fmt, x.shape, group)
+    for name, addend in (("bias", bias), ("residual", residual)):
+        if addend is not None:
+            _shapes.broadcasts_to(OP, name, addend.shape, shape)
+
+
+def _cpu(decision, fmt: Format, natural: str) -> Callable:
+    """Engine cpu: the native CPU kernels, exact in any mixture of types."""
+    import mlx.core as mx
+
+    from . import _cpu as engine
+
+    spec, native = decision.spec, fmt.native
+    product, transpose, out, activation = engine.quantized_matmul(), spec.weights.transpose, spec.out, spec.epilogue.activation
+    divisor = _compose.DIVISORS.get(spec.weights.global_scale)
+    multiplied = getattr(mx, spec.x)
+
+    def run(x, group, scale, bias, residual, stream):
+        _check_addends(spec, fmt, x, group, bias, residual)
+        if not mx.issubdtype(x.dtype, mx.floating):
+            x = x.astype(multiplied)
+        w, scales, biases = group
+        return product(x, w, scales, biases, native, transpose, out, None if scale is None else (scale, divisor), bias, activation, residual, stream)
+
+    return run
+
+
+def _mlx(decision, fmt: Format, natural: str) -> Callable:
+    """Engine mlx: MLX's own operation; what it lacks is composed of MLX operations in f32."""
+    import mlx.core as mx
+
+    spec = decision.spec
+    mode, transpose = _compose.mode(fmt, spec.weights.transpose), spec.weights.transpose
+    plain = _compose.in_mlx(fmt) and not spec.epilogue and not spec.weights.global_scale and spec.out == natural
+    quantized_matmul = mx.quantized_matmul
+
+    def run(x, group, scale, bias, residual, stream):
+        empty = 0 in x.shape or 0 in group.w.shape  # MLX's CPU kernel divides by the number of rows
+        if plain and not empty:
+            return quantized_matmul(x, *group, **mode, stream=stream)
+        _check_addends(spec, fmt, x, group, bias, residual)
+        with _compose.on(mx, stream):
+            if empty:
+                y = mx.zeros(_result_shape(spec, fmt, x.shape, group), mx.float32)
+            else:
+                y = _compose.scaled(_compose.whole(mx, fmt, transpose, x, group), scale, spec.weights.global_scale)
+            return _compose.finish(mx, spec, y, bias, residual)
+
+    return run
+
+
+def _variants(decision, fmt: Format, natural: str) -> Callable:
+    """Engines mpp and simdgroup."""
+    import mlx.core as mx
+
+    kernel, without_k = Kernel(decision, OP), _mlx(decision, fmt, natural)
+
+    def run(x, group, scale, bias, residual, stream):
+        if not x.shape[-1]:
+            return without_k(x, group, scale, bias, residual, stream)
+        _check_addends(decision.spec, fmt, x, group, bias, residual)
+        with _compose.on(mx, stream):
+            arrays, unplace = place(mx, decision.spec, fmt, x, group, scale, bias, residual)
+            return unplace(kernel.launch(arrays, stream)[0])
+
+    return run
+
+
+def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tuple[dict, Callable]:
+    """The arrays as kernels take them, by name: one matrix, or one axis of matrices on both sides; and the way back for the result."""
+    if x.ndim == 1:
+        x = x[None]
+    shape = _result_shape(spec, fmt, x.shape, group)
+    multiplied = getattr(mx, spec.x)
+    x, group, addend, unplace = (_stacked if spec.batched else _flat)(mx, x if x.dtype == multiplied else x.astype(multiplied), alike(group), shape)
+    return dict(x=x, global_scale=scale, bias=addend(bias), residual=addend(residual), **group._asdict()), unplace
+
+
+def _flat(mx, x, group: Group, shape: tuple):
+    """x with its leading axes as rows, the weights as they are; how addends follow, and the way back."""
+    rows = math.prod(shape[:-1])
+
+    def addend(value):
+        if value is None or x.ndim == value.ndim == 2:
+            return value
+        if math.prod(value.shape[:-1]) == 1:
+            return value.reshape(1, value.shape[-1] if value.ndim else 1)
+        return mx.broadcast_to(value, shape).reshape(rows, shape[-1])
+
+    if x.ndim == 2:
+        return x, group, addend, lambda y: y
+    return x.reshape(rows, x.shape[-1]), group, addend, lambda y: y.reshape(shape)
+
+
+def _stacked(mx, x, group: Group, shape: tuple):
+    """One axis of matrices on both sides. Axes along which the weights repeat become rows of x: the weights are never copied."""
+    axes = len(shape) - 2
+    own_sizes = (1,) * (axes + 2 - group.w.ndim) + group.w.shape[:-2]
+    own = [i for i in range(axes) if own_sizes[i] != 1]
+    shared = [i for i in range(axes) if own_sizes[i] == 1]
+    order = [*own, *shared, axes, axes + 1]
+    matrices, rows = math.prod(shape[i] for i in own), math.prod(shape[i] for i in shared) * shape[-2]
+
+    def stack(value):
+        value = mx.broadcast_to(value, (*shape[:-1], value.shape[-1] if value.ndim else 1))
+        return value.transpose(order).reshape(matrices, rows, value.shape[-1])
+
+    def addend(value):
+        if value is None:
+            return None
+        if math.prod(value.shape[:-1]) == 1:
+            return value.reshape(1, 1, value.shape[-1] if value.ndim else 1)
+        return stack(value)
+
+    def unplace(y):
+        y = y.reshape(*(shape[i] for i in order[:-1]), shape[-1])
+        return y.transpose([order.index(i) for i in range(axes + 2)])
+
+    group = Group(*(part if part is None else part.reshape(matrices, *part.shape[-2:]) for part in group))
+    return stack(x), group, addend, unplace

@@ -1,0 +1,180 @@
+"""Stored weights as callers pass them, packed or dense: their types and the shapes that fit."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
+
+from ..errors import DTypeError, ShapeError, fail
+from ..formats import Format
+from ..spec import WeightSpec
+from ._arguments import FLOATS, array, dtype_name
+
+
+class Group(NamedTuple):
+    """One weight tensor as ``mx.quantize`` returns it; dense weights are ``w`` alone."""
+
+    w: Any
+    scales: Any = None
+    biases: Any = None
+
+
+def packed_types(mx, op: str, fmt: Format, x, w, scales, biases) -> str:
+    """Name of the result's natural type, by MLX's rules.
+
+    Raises:
+        DTypeError: what MLX refuses: other words than uint32, scales or biases that the format does not have, a type that is not real
+            and floating.
+    """
+    for name, value in (("x", x), ("w", w), ("scales", scales)):
+        array(mx, op, name, value)
+    array(mx, op, "biases", biases, optional=True)
+    if w.dtype != mx.uint32:
+        fail(op, f"w is {dtype_name(w.dtype)}; packed weights are uint32", instead="w.view(mx.uint32), or mx.quantize", cls=DTypeError)
+    if fmt.biased != (biases is not None):
+        fail(op, f"biases are {'missing' if fmt.biased else 'given'}, and mode {fmt.mode!r} has {'them' if fmt.biased else 'none'}",
+             instead="pass what mx.quantize returned for this mode", cls=DTypeError)
+    if fmt.scale != "float":
+        if scales.dtype != mx.uint8:
+            fail(op, f"scales are {dtype_name(scales.dtype)}; mode {fmt.mode!r} has uint8 scales", instead="scales.view(mx.uint8)", cls=DTypeError)
+        return _floating(op, "x", x)
+    for name, value in (("scales", scales), ("biases", biases)):
+        if value is not None:
+            _floating(op, name, value)
+    natural = mx.result_type(x, scales, *(() if biases is None else (biases,)))
+    if dtype_name(natural) not in FLOATS:
+        _floating(op, "x", x)
+    return dtype_name(natural)
+
+
+def _floating(op: str, name: str, value) -> str:
+    found = dtype_name(value.dtype)
+    if found not in FLOATS:
+        fail(op, f"{name} is {found}; only {', '.join(FLOATS)} can be multiplied", instead=f"{name}.astype(mx.float32)", cls=DTypeError)
+    return found
+
+
+def dense_types(mx, op: str, names: tuple[str, str], x, w) -> str:
+    """Name of the natural type of ``x @ w`` for dense weights, as ``mx.gather_mm`` has it."""
+    for name, value in zip(names, (x, w)):
+        array(mx, op, name, value)
+    natural = dtype_name(mx.result_type(x, w))
+    if natural not in FLOATS:
+        fail(op, f"{names[0]} is {dtype_name(x.dtype)} and {names[1]} is {dtype_name(w.dtype)}, whose product is {natural}",
+             nearest=", ".join(FLOATS), instead="convert them, e.g. to mx.float32", cls=DTypeError)
+    return natural
+
+
+def multiplied_type(x, out_dtype, natural: str) -> str:
+    """Name of the type in which x meets the weights.
+
+    MLX converts x to the result's type: bfloat16 x with float16 scales is a float32 product. A caller who names ``out_dtype`` keeps x as
+    it is. Integers are converted always.
+    """
+    own = dtype_name(x.dtype)
+    return own if out_dtype is not None and own in FLOATS else natural
+
+
+def weight_spec(fmt: Format | None, group: Group, transpose: bool, convention: str) -> WeightSpec:
+    """The spec's part that describes the weights."""
+    stored = dtype_name(group.w.dtype)
+    if fmt is None:
+        return WeightSpec("", stored, transpose=transpose)
+    return WeightSpec(fmt.name, stored, _scale_type(group), transpose, convention)
+
+
+def _scale_type(group: Group) -> str:
+    import mlx.core as mx
+
+    both = (group.scales,) if group.biases is None else group[1:]
+    return dtype_name(mx.result_type(*both))
+
+
+def alike(group: Group) -> Group:
+    """The group with scales and biases of one type."""
+    if group.biases is None or group.scales.dtype == group.biases.dtype:
+        return group
+    import mlx.core as mx
+
+    common = mx.result_type(group.scales, group.biases)
+    return Group(group.w, group.scales.astype(common), group.biases.astype(common))
+
+
+def global_scale(mx, op: str, fmt: Format | None, amax, prescaled, matrices: int | None) -> tuple[Any, str]:
+    """(the array or None, its convention) of the two arguments that can carry a global scale.
+
+    Args:
+        amax: ``global_scale=``, the tensor's largest magnitude, as MLX takes it.
+        prescaled: ``weight_scale_2=``, that number divided by 2688, as ModelOpt stores it.
+        matrices: number of experts, None for one matrix.
+    """
+    if amax is None and prescaled is None:
+        return None, ""
+    if amax is not None and prescaled is not None:
+        fail(op, "global_scale and weight_scale_2 are both given, and each is the whole factor", instead="pass the one your checkpoint has")
+    name, value, convention = ("global_scale", amax, "amax") if amax is not None else ("weight_scale_2", prescaled, "prescaled")
+    if fmt is None or not fmt.global_scale:
+        fail(op, f"{name} with {f'mode {fmt.mode!r}' if fmt else 'dense weights'}, which has none", nearest='mode="nvfp4"',
+             instead="multiply the result", cls=DTypeError)
+    if isinstance(value, (int, float)):
+        value = mx.array(value, mx.float32)
+    array(mx, op, name, value)
+    if value.dtype != mx.float32:
+        fail(op, f"{name} is {dtype_name(value.dtype)}; it is float32", instead=f"{name}.astype(mx.float32)", cls=DTypeError)
+    wanted = 1 if matrices is None else matrices
+    if value.size != wanted or value.ndim > 1 or (matrices is not None and value.ndim != 1):
+        fail(op, f"{name} has shape {value.shape}: it holds one value {'for the tensor' if matrices is None else 'per expert'}",
+             nearest=str((wanted,)), cls=ShapeError)
+    return value.reshape(1) if value.ndim == 0 else value, convention
+
+
+def packed_guard(op: str, fmt: Format, transpose: bool) -> Callable:
+    """A function of the shapes of x, w, scales and biases that raises a ShapeError where they contradict each other."""
+    bits, group = fmt.bits, fmt.group
+
+    def guard(x, w, scales, biases=None):
+        if x and len(w) > 1 and len(scales) == len(w) and (biases is None or biases == scales):
+            if transpose:
+                if w[-1] * 32 == x[-1] * bits and scales[-1] * group == x[-1] and (w[:-1] == scales[:-1]):
+                    return
+            elif x[-1] == w[-2] and w[-1] * 32 == scales[-1] * group * bits and w[:-1] == scales[:-1]:
+                return
+        refuse_packed(op, fmt, transpose, x, w, scales, biases)
+
+    return guard
+
+
+def refuse_packed(op: str, fmt: Format, transpose: bool, x, w, scales, biases) -> None:
+    """Raise the lesson of shapes that do not fit a format."""
+    if not x:
+        fail(op, "x is a scalar", instead="multiply with *", cls=ShapeError)
+    if len(w) < 2:
+        fail(op, f"w has shape {tuple(w)}; a weight matrix has two axes or more", nearest="[N, K * bits / 32]", cls=ShapeError)
+    if w[-1] * 32 % fmt.bits:
+        fail(op, f"w has shape {tuple(w)}: {w[-1]} words hold no whole number of {fmt.bits}-bit codes", cls=ShapeError)
+    along = w[-1] * 32 // fmt.bits
+    k, n = (along, w[-2]) if transpose else (w[-2], along)
+    if x[-1] != k:
+        other = (w[-2], along) if transpose else (along, w[-2])
+        fail(op, f"x has shape {tuple(x)}, so K = {x[-1]}, but w has shape {tuple(w)}: K = {k}, N = {n} with {fmt.bits} bits and transpose={transpose}",
+             nearest=f"K = {k}", instead=f"transpose={not transpose}" if x[-1] == other[0] else "slice or pad x", cls=ShapeError)
+    wanted = (*w[:-1], along // fmt.group)
+    if along % fmt.group:
+        fail(op, f"w packs {along} weights along its last axis, which is no multiple of the group size {fmt.group}",
+             nearest=str(along // fmt.group * fmt.group), cls=ShapeError)
+    for name, shape in (("scales", scales), ("biases", biases)):
+        if shape is not None and tuple(shape) != wanted:
+            fail(op, f"{name} have shape {tuple(shape)}: one for each {fmt.group} weights of w, whose shape is {tuple(w)}", nearest=str(wanted),
+                 instead="pass the group_size and mode that the weights were quantized with", cls=ShapeError)
+
+
+def columns(group: Group, fmt: Format | None, transpose: bool) -> int:
+    """N of a weight tensor."""
+    shape = group.w.shape
+    if transpose:
+        return shape[-2]
+    return shape[-1] * 32 // fmt.bits if fmt else shape[-1]
+
+
+def first_matrix(group: Group) -> Group:
+    """The first of a stack of weights."""
+    return Group(*(part if part is None else part[(0,) * (part.ndim - 2)] for part in group))
