@@ -61,7 +61,7 @@ def check(family: Any, spec: Any, engine: str, context: Context) -> Verdict:
 def _mlx(spec: Any, context: Context) -> Verdict:
     if spec.precision == "exact" and "float32" in spec.operands and context.device.neural_accelerators:
         return Verdict(True, "legal, but MLX multiplies f32 with about 11 significant bits on this GPU unless MLX_ENABLE_TF32=0")
-    return Verdict(True, "legal: MLX's own operation")
+    return Verdict(True, "legal: MLX's own operation" if spec.mlx_has_it else "legal: composed of MLX operations")
 
 
 def _cpu(context: Context) -> list[str]:

@@ -138,3 +138,23 @@ class WeightedSpec:
     def operands(self) -> tuple[str, ...]:
         """Dtype names of what is multiplied: packed weights count as x's type."""
         return self.x, self.x if self.weights.format else self.weights.stored
+
+
+@dataclass(frozen=True)
+class TilePlanSpec:
+    """Rows sorted by expert and cut into tiles.
+
+    Attributes:
+        ids: dtype name of the expert ids; how many experts there are and how tall a tile is comes with the arrays.
+    """
+
+    ids: str
+
+    op = "tile_plan"
+    precision = "exact"
+    mlx_has_it = False
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Dtype names of what is multiplied: nothing is."""
+        return ()
