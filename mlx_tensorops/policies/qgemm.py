@@ -5,6 +5,7 @@ Nothing here was measured by this project on Metal: blocks and steps are those t
 
 from __future__ import annotations
 
+from ..rules import ceildiv, maximum, minimum, rule
 from ..variant import Tile
 from .entries import Entry
 
@@ -24,9 +25,31 @@ TILES = (
 UNREACHED: tuple[Entry, ...] = ()
 
 
+# MLX 0.32.4 before the M5's own tiles: parts of K until 512 tiles of 32x32 are at work. Slices shorter than this would cost more in
+# partial sums than they bring; not measured.
+SPLIT_TILES, SHORTEST_SLICE = 512, 512
+SPLIT = Entry("mpp", "split_k", SHARED, "MLX 0.32.4 splits K of quantised products whose tiles are few; 64x64 blocks as without the split")
+
+
+def parts(M, N, K):
+    """Slices of K that are taken: at least 1."""
+    tiles = maximum(ceildiv(M, 32) * ceildiv(N, 32), 1)
+    return maximum(minimum(rule(SPLIT_TILES) // tiles, K // SHORTEST_SLICE), 1)
+
+
+def split_pays(M, N, K):
+    """Whether two launches are taken: more rows than the narrow blocks serve, and more than one slice."""
+    return (M > 16) & (parts(M, N, K) > 1)
+
+
+def k_slice(M, N, K):
+    """Length of a slice: a multiple of every step that staged takes."""
+    return ceildiv(ceildiv(K, parts(M, N, K)), 64) * 64
+
+
 def tables() -> tuple[Entry, ...]:
     """Every entry of this module."""
-    return (*TILES, *UNREACHED)
+    return (*TILES, *UNREACHED, SPLIT)
 
 
 def choose(spec, engine: str) -> tuple[Entry, ...]:

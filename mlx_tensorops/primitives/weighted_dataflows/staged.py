@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...cost import Cost
 from ...dtypes import element_type
 from ...formats import PACK
-from ...rules import ceildiv, rule
+from ...rules import Rule, ceildiv, rule
 from ...variant import SIMD_WIDTH, Variant
 from .._weighted_signature import blocks_m, facts_of, names, problem, transposed
 from . import EVERY_ROW, Dataflow, decoded_type
@@ -74,14 +74,15 @@ def _legal(spec, options) -> list[str]:
     return found
 
 
-def _cost(v: Variant) -> Cost:
+def cost(v: Variant, slices: Rule = rule(1)) -> Cost:
+    """Work of a launch; each of ``slices`` parts of K stores a result of its own."""
     t, f, p = v.tile, facts_of(v), problem(v)
     x, decoded = _types(v)
     inputs = dict(zip(names(p, v.epilogue), (element_type(name) for name in v.types)))
     step, tensors = _step(v), len(p.suffixes)
     count, steps = blocks_m(v, f) * ceildiv(f.N, t.n) * f.batch, ceildiv(f.K, step)
     staged = count * steps * step  # rows of x and columns of W times this: elements
-    scratch = count * (t.m * t.n * 4 * (1 if p.gate else tensors) if _scratch(v) else 0)
+    scratch = count * slices * (t.m * t.n * 4 * (1 if p.gate else tensors) if _scratch(v) else 0)
     operations = count * steps * (step // t.op_k * t.simdgroups * t.fragments_m * t.fragments_n * tensors)
     device_x = v.option("x", "staged") == "device"
     fmt = p.weights
@@ -100,10 +101,10 @@ def _cost(v: Variant) -> Cost:
         macs=operations * (t.op_m * t.op_n * t.op_k),
         matmul2d=operations,
         operand_bytes=tuple(loads(name) for name in inputs),
-        output_bytes=f.M * f.N * f.batch * (1 if p.gate else tensors) * element_type(v.types[-1]).bytes,
+        output_bytes=f.M * f.N * f.batch * slices * (1 if p.gate else tensors) * element_type(v.types[-1]).bytes,
         accumulator_words=t.warp_m * t.warp_n // SIMD_WIDTH * tensors,
         operand_words=(t.warp_m * x.bytes + t.op_n * decoded.bytes) * t.op_k // (4 * SIMD_WIDTH),
-        barriers=count * (2 * steps + (1 if _scratch(v) else 0) * (1 if p.gate else 2 * tensors - 1)),
+        barriers=count * (2 * steps + slices * (1 if _scratch(v) else 0) * (1 if p.gate else 2 * tensors - 1)),
         threadgroup_load=staged * (t.simdgroups * ((0 if device_x else t.warp_m * x.bytes) + tensors * t.warp_n * decoded.bytes)) + scratch,
         threadgroup_store=staged * ((0 if device_x else t.m * x.bytes) + tensors * t.n * decoded.bytes) + scratch,
     )
@@ -119,7 +120,7 @@ DATAFLOW = Dataflow(
     rows=EVERY_ROW,
     legal=_legal,
     k_step=_step,
-    cost=_cost,
+    cost=cost,
     threadgroup_bytes=_threadgroup_bytes,
     builtins=("block", "simdgroup", "thread_index"),
     context=lambda v: dict(
