@@ -15,26 +15,25 @@ namespace mx = mlx::core;
 using namespace nb::literals;
 
 namespace mlx_tensorops {
-namespace {
 
-using DtypeOrName = std::variant<mx::Dtype, std::string>;
-
-mx::Dtype dtype_of(const DtypeOrName& given) {
+mx::Dtype dtype_of(const char* op, const DtypeOrName& given) {
   if (auto type = std::get_if<mx::Dtype>(&given)) return *type;
   const std::string& name = std::get<std::string>(given);
   if (name == "float32") return mx::float32;
   if (name == "float16") return mx::float16;
   if (name == "bfloat16") return mx::bfloat16;
-  throw std::invalid_argument("[cpu_matmul] out_dtype = '" + name +
+  throw std::invalid_argument("[" + std::string(op) + "] out_dtype = '" + name +
                               "', but must be float32, float16 or bfloat16");
 }
+
+namespace {
 
 mx::array cpu_matmul(const mx::array& a, const mx::array& b,
                      const std::optional<DtypeOrName>& out_dtype,
                      const std::optional<mx::array>& bias,
                      const std::optional<std::string>& activation,
                      const std::optional<mx::array>& residual, mx::StreamOrDevice stream) {
-  mx::Dtype type = out_dtype ? dtype_of(*out_dtype) : mx::result_type(a, b);
+  mx::Dtype type = out_dtype ? dtype_of("cpu_matmul", *out_dtype) : mx::result_type(a, b);
   return cpu::matmul(a, b, type, bias, cpu::activation_of(activation.value_or("")), residual,
                      stream);
 }
@@ -85,6 +84,7 @@ void bind_cpu(nb::module_& m) {
   m.def("cpu_info", &cpu_info, "What the CPU engine runs with. Opens the BLAS.");
   m.def("cpu_read", &cpu_read, "array"_a,
         "Read the bytes of an array once, as fast as one thread can: the yardstick of benchmarks.");
+  bind_cpu_quant(m);
   bind_cpu_gather(m);
 }
 

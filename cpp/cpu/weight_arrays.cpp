@@ -26,6 +26,13 @@ Value named(const char* op, const char* what, const std::pair<const char*, Value
   fail(op, what, " '", name, "' are not known; nearest: ", names);
 }
 
+// Bit for bit: a table may hold NaN.
+bool same(const NativeFormat& a, const NativeFormat& b) {
+  auto &x = std::get<4>(a), &y = std::get<4>(b);
+  return std::get<0>(a) == std::get<0>(b) && std::get<1>(a) == std::get<1>(b) && std::get<2>(a) == std::get<2>(b) &&
+         std::get<3>(a) == std::get<3>(b) && x.size() == y.size() && (x.empty() || !std::memcmp(x.data(), y.data(), x.size() * sizeof(float)));
+}
+
 // Elements of any strides, row-major.
 void copy_elements(const char* src, char* dst, const mx::Shape& shape, const mx::Strides& strides, int64_t size, int axis = 0) {
   if (axis == static_cast<int>(shape.size())) {
@@ -56,7 +63,7 @@ std::shared_ptr<const WeightFormat> format_of(const char* op, const NativeFormat
   static std::vector<std::pair<NativeFormat, std::shared_ptr<const WeightFormat>>> known;
   std::lock_guard lock(mutex);
   for (auto& [names, format] : known)
-    if (names == native) return format;
+    if (same(names, native)) return format;
   auto& [codes, bits, group, scale, values] = native;
   WeightFormat format;
   format.codes = named(op, "codes", kCodes, codes);
@@ -103,14 +110,6 @@ WeightSizes weight_sizes(const char* op, const WeightFormat* format, bool transp
       fail(op, "biases are ", biases->dtype(), " and scales ", scales->dtype(), ", but they must agree");
   }
   return transpose ? WeightSizes{batch, columns, rows} : WeightSizes{batch, rows, columns};
-}
-
-Weights WeightBatch::at(int64_t index) const {
-  Weights result = first;
-  result.w += w.offset(index);
-  if (result.scales) result.scales += scales.offset(index);
-  if (result.biases) result.biases += biases.offset(index);
-  return result;
 }
 
 WeightBatch weight_batch(const WeightFormat* format, bool transpose, const mx::array& given, const std::optional<mx::array>& scales,

@@ -28,14 +28,6 @@ struct WeightSizes {
 WeightSizes weight_sizes(const char* op, const WeightFormat* format, bool transpose, const mlx::core::array& w,
                          const std::optional<mlx::core::array>& scales, const std::optional<mlx::core::array>& biases);
 
-// The weights of one batch element, and the bytes to each of the others.
-struct WeightBatch {
-  Weights first;
-  Axes w, scales, biases;
-
-  Weights at(int64_t index) const;
-};
-
 // The batch axes are broadcast to `batch`. Quantised arrays whose stored rows are not contiguous are copied on the stream; `kept` holds
 // the copies, which must live until the work on the stream is done.
 WeightBatch weight_batch(const WeightFormat* format, bool transpose, const mlx::core::array& w,

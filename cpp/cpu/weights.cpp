@@ -98,6 +98,14 @@ WeightFormat finished(WeightFormat f) {
   return f;
 }
 
+Weights WeightBatch::at(int64_t index) const {
+  Weights result = first;
+  result.w += w.offset(index);
+  if (result.scales) result.scales += scales.offset(index);
+  if (result.biases) result.biases += biases.offset(index);
+  return result;
+}
+
 void multiply_rows(const Rows& rows, const Weights& w, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
                    const Settings& settings) {
   const Kernels& kernels = *settings.kernels;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "gather_index.h"
 #include "gemm.h"
 
 namespace mlx_tensorops::cpu {
@@ -18,7 +19,6 @@ struct WeightFormat {
   int64_t group = 64;
   ScaleType scale = ScaleType::floating;
   float values[256] = {};  // of each code; filled in by finished()
-
 };
 
 // The format with `values` filled in (for Codes::table they must be given). Throws std::invalid_argument on numbers that no format has.
@@ -36,6 +36,14 @@ struct Weights {
   const char* biases = nullptr;  // null: none
   int64_t w_row = 0, scales_row = 0, biases_row = 0;
   int64_t w_step = 0;  // from one dense element of a stored row to the next
+};
+
+// The weights of one batch element, and the bytes to each of the others.
+struct WeightBatch {
+  Weights first;
+  Axes w, scales, biases;
+
+  Weights at(int64_t index) const;
 };
 
 // Rows of x; strides in elements. index, if given, names the row of x for each of the `count` rows.
