@@ -7,7 +7,7 @@ from typing import Any, Mapping
 from .. import guards
 from ..errors import EngineError, fail
 from ..signature import of as signature_of
-from . import _enqueue
+from . import _enqueue, _weighted_split
 
 
 class Kernel:
@@ -20,7 +20,7 @@ class Kernel:
             fail(op, f"engine {decision.engine!r} is legal on the forced device profile, but this machine has no Metal", cls=EngineError,
                  instead="read the plan with explain() or dump_source(), or run it inside hostmetal.active()")
         first = signature_of(decision.variants.rows[0])
-        self._variants = decision.variants
+        self._launch = _weighted_split.launcher(decision.variants)
         self.names = tuple(b.name for b in sorted((b for b in first.buffers if not b.output), key=lambda b: b.operand))
         self._guard = guards.compiled(op, self.names, first.checks)
 
@@ -28,4 +28,4 @@ class Kernel:
         """Enqueue; one array per output."""
         given = [arrays[name] for name in self.names]
         self._guard(*(a.shape for a in given))
-        return _enqueue.launch(self._variants, given, stream)
+        return self._launch(given, stream)
