@@ -1,0 +1,303 @@
+// Derivatives and mapping of the operations over experts, built from the same operations.
+#include <algorithm>
+#include <numeric>
+
+#include "gather_ops.h"
+#include "gradient.h"
+#include "mlx/ops.h"
+#include "mlx/transforms.h"
+
+namespace mlx_tensorops::cpu {
+namespace {
+
+namespace mx = mlx::core;
+
+constexpr const char* kNoGradient = "there is a gradient in x, bias and scores, but none in";
+
+mx::array scalar(float value) {
+  return mx::array(value);
+}
+
+mx::array zeros(const mx::Shape& shape, mx::Stream s) {
+  return mx::zeros(shape, mx::float32, s);
+}
+
+mx::array f32(const mx::array& x, mx::Stream s) {
+  return mx::astype(x, mx::float32, s);
+}
+
+mx::array join(const GateFunction& f, const mx::array& g, const mx::array& u, mx::Stream s) {
+  switch (f.gate) {
+    case Gate::none:
+    case Gate::swiglu: return mx::multiply(apply(Activation::silu, g, s), u, s);
+    case Gate::geglu_tanh: return mx::multiply(apply(Activation::gelu_tanh, g, s), u, s);
+    case Gate::geglu_erf: return mx::multiply(apply(Activation::gelu_erf, g, s), u, s);
+    case Gate::swiglu_clamped: break;
+  }
+  const mx::array limit = scalar(f.limit);
+  const mx::array a = mx::minimum(g, limit, s), b = mx::clip(u, scalar(-f.limit), limit, s);
+  const mx::array slope = mx::sigmoid(mx::multiply(scalar(f.alpha), a, s), s);
+  return mx::multiply(mx::multiply(a, slope, s), mx::add(b, scalar(1), s), s);
+}
+
+// The parts of a call with one projection, without what is linear-breaking: no bias, no activation, sums in f32.
+ExpertOptions linear(ExpertOptions options) {
+  options.out_type = mx::float32;
+  options.activation = Activation::none;
+  options.gate = {};
+  return options;
+}
+
+ExpertCall with_rows(const ExpertCall& call, int projection, const mx::array& x) {
+  ExpertArrays p = call.projections[projection];
+  p.bias.reset();
+  return {x, {p}, call.lhs, call.rhs, call.plan, {}};
+}
+
+// valid ? index : 0, and zero updates where it is not valid: an index that MLX's scatter does not check cannot reach it.
+mx::array scattered(const mx::array& index, int64_t size, const mx::array& updates, const mx::Shape& row, mx::Stream s) {
+  mx::Shape flat{static_cast<int>(index.size())};
+  mx::array at = mx::reshape(index, flat, s);
+  mx::array valid = mx::greater_equal(at, mx::array(0, at.dtype()), s);
+  if (static_cast<uint64_t>(size) <= mx::iinfo(at.dtype()).max) valid = mx::logical_and(valid, mx::less(at, mx::array(static_cast<int>(size), at.dtype()), s), s);
+  at = mx::where(valid, at, mx::zeros_like(at, s), s);
+  mx::Shape shape = row;
+  shape.insert(shape.begin(), flat[0]);
+  mx::Shape mask(shape.size(), 1);
+  mask[0] = flat[0];
+  mx::array kept = mx::where(mx::reshape(valid, mask, s), mx::reshape(updates, shape, s), scalar(0), s);
+  shape.insert(shape.begin() + 1, 1);
+  mx::Shape all = row;
+  all.insert(all.begin(), static_cast<int>(size));
+  return mx::scatter_add(zeros(all, s), mx::astype(at, mx::int32, s), mx::reshape(kept, shape, s), 0, s);
+}
+
+// Cotangent of x from the cotangents of the sums of each projection, all [pairs, M, N] in f32.
+mx::array pull_rows(const char* op, const ExpertCall& call, const ExpertOptions& options, const std::vector<mx::array>& sums, mx::Stream s) {
+  ExpertOptions flipped = linear(options);
+  flipped.transpose = !options.transpose;
+  const mx::Shape pairs = leading(sums[0], 2);
+  mx::array total = scalar(0);
+  for (int i = 0; i < static_cast<int>(sums.size()); i++) {
+    ExpertCall back = with_rows(call, i, sums[i]);
+    back.lhs.reset();
+    back.rhs = mx::broadcast_to(call.rhs, pairs, s);
+    const mx::array part = gather_products(op, back, flipped, s)[0];
+    total = i == 0 ? part : mx::add(total, part, s);
+  }
+  if (!call.lhs) return sum_to(total, call.x.shape(), call.x.dtype(), s);
+  const mx::array lhs = mx::broadcast_to(*call.lhs, pairs, s);
+  const mx::array summed = scattered(lhs, count(leading(call.x, 2)), total, {call.x.shape(-2), call.x.shape(-1)}, s);
+  return mx::astype(mx::reshape(summed, call.x.shape(), s), call.x.dtype(), s);
+}
+
+mx::array pull_bias(const ExpertCall& call, const ExpertArrays& p, const mx::array& sums, mx::Stream s) {
+  const mx::array& bias = *p.bias;
+  mx::array ids = mx::broadcast_to(call.rhs, leading(sums, 2), s), updates = mx::sum(sums, -2, false, s);
+  if (call.lhs) {
+    const mx::array lhs = mx::broadcast_to(*call.lhs, ids.shape(), s);
+    const int64_t matrices = count(leading(call.x, 2));
+    mx::array found = mx::greater_equal(lhs, mx::array(0, lhs.dtype()), s);
+    if (static_cast<uint64_t>(matrices) <= mx::iinfo(lhs.dtype()).max)
+      found = mx::logical_and(found, mx::less(lhs, mx::array(static_cast<int>(matrices), lhs.dtype()), s), s);
+    updates = mx::where(mx::expand_dims(found, -1, s), updates, scalar(0), s);
+  }
+  const int n = bias.shape(-1);
+  const mx::array summed = scattered(ids, bias.size() / std::max(n, 1), updates, {n}, s);
+  return mx::astype(mx::reshape(summed, bias.shape(), s), bias.dtype(), s);
+}
+
+// The sums of each projection in f32, bias included, before activation and gate.
+std::vector<mx::array> before(const char* op, const ExpertCall& call, const ExpertOptions& options, mx::Stream s) {
+  return gather_products(op, call, linear(options), s);
+}
+
+// [..., k, K] as [..., k, 1, K]: each row is a matrix.
+ExpertCall rows_as_matrices(ExpertCall call, mx::Stream s) {
+  call.x = mx::expand_dims(call.x, -2, s);
+  call.scores.reset();
+  return call;
+}
+
+// Results of combine's products, [..., k, N].
+mx::array pieces(const char* op, const ExpertCall& call, const ExpertOptions& options, mx::Stream s) {
+  return mx::squeeze(before(op, rows_as_matrices(call, s), options, s)[0], -2, s);
+}
+
+mx::array weighted(const mx::array& scores, const mx::array& rows, mx::Stream s) {
+  return mx::sum(mx::multiply(mx::expand_dims(f32(scores, s), -1, s), rows, s), -2, false, s);
+}
+
+// ---- vmap --------------------------------------------------------------------------------------
+
+// The mapped axis in front, and ones so that `rank` axes follow it.
+mx::array lead(const mx::array& x, int axis, int rank, mx::Stream s) {
+  mx::array moved = mx::moveaxis(x, axis, 0, s);
+  std::vector<int> missing(std::max(0, rank + 1 - static_cast<int>(moved.ndim())));
+  std::iota(missing.begin(), missing.end(), 1);
+  return missing.empty() ? moved : mx::expand_dims(moved, missing, s);
+}
+
+}  // namespace
+
+std::vector<mx::array> GatherProducts::vjp(const std::vector<mx::array>& primals, const std::vector<mx::array>& cotangents,
+                                           const std::vector<int>& argnums, const std::vector<mx::array>&) {
+  const mx::Stream s = stream();
+  const ExpertCall call = unpack(primals);
+  std::vector<mx::array> sums;
+  for (const mx::array& c : cotangents) sums.push_back(f32(c, s));
+  if (options_.activation != Activation::none) {
+    sums = {pull_back(options_.activation, before(op_, call, options_, s)[0], cotangents[0], s)};
+  } else if (options_.gate.gate != Gate::none) {
+    auto f = [&](const std::vector<mx::array>& x) { return std::vector<mx::array>{join(options_.gate, x[0], x[1], s)}; };
+    sums = mx::vjp(f, before(op_, call, options_, s), sums).second;
+  }
+  std::vector<mx::array> result;
+  for (int argnum : argnums) {
+    const Input& input = layout_[argnum];
+    if (input.role == Role::x) result.push_back(pull_rows(op_, call, options_, sums, s));
+    else if (input.role == Role::bias)
+      result.push_back(pull_bias(call, call.projections[input.projection], sums[input.projection], s));
+    else fail_role(op_, kNoGradient, input.role);
+  }
+  return result;
+}
+
+std::vector<mx::array> GatherProducts::jvp(const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents,
+                                           const std::vector<int>& argnums) {
+  const mx::Stream s = stream();
+  const ExpertCall call = unpack(primals);
+  for (int argnum : argnums)
+    if (layout_[argnum].role != Role::x) fail_role(op_, "there is a tangent along x, but none along", layout_[argnum].role);
+  ExpertCall along = call;
+  along.x = tangents[0];
+  for (ExpertArrays& p : along.projections) p.bias.reset();
+  std::vector<mx::array> moved = before(op_, along, options_, s);
+  if (options_.activation != Activation::none) {
+    moved = {push_forward(options_.activation, before(op_, call, options_, s)[0], moved[0], s)};
+  } else if (options_.gate.gate != Gate::none) {
+    auto f = [&](const std::vector<mx::array>& x) { return std::vector<mx::array>{join(options_.gate, x[0], x[1], s)}; };
+    moved = mx::jvp(f, before(op_, call, options_, s), moved).second;
+  }
+  for (mx::array& x : moved) x = mx::astype(x, options_.out_type, s);
+  return moved;
+}
+
+std::pair<std::vector<mx::array>, std::vector<int>> GatherProducts::vmap(const std::vector<mx::array>& inputs,
+                                                                        const std::vector<int>& axes) {
+  const mx::Stream s = stream();
+  ExpertCall call = unpack(inputs);
+  int x_axis = -1, lhs_axis = -1, rhs_axis = -1, size = 1;
+  for (std::size_t i = 0; i < inputs.size(); i++) {
+    if (axes[i] < 0) continue;
+    size = inputs[i].shape(axes[i]);
+    switch (layout_[i].role) {
+      case Role::x: x_axis = axes[i]; break;
+      case Role::lhs: lhs_axis = axes[i]; break;
+      case Role::rhs: rhs_axis = axes[i]; break;
+      default: fail_role(op_, "vmap maps x and the indices, but not", layout_[i].role);
+    }
+  }
+  if (!call.plan.empty()) fail(op_, "vmap would make other rows than the plan has; leave the plan out");
+  auto rank = [](const mx::array& x, int axis) { return static_cast<int>(x.ndim()) - (axis >= 0); };
+  if (call.lhs) {
+    const int pairs = std::max(rank(*call.lhs, lhs_axis), rank(call.rhs, rhs_axis));
+    if (x_axis >= 0) {  // each mapped part of x has its own matrices: count them through
+      const mx::array x = mx::moveaxis(call.x, x_axis, 0, s);
+      const int64_t matrices = count(leading(x, 2)) / std::max(size, 1);
+      mx::array lhs = mx::astype(lhs_axis >= 0 ? lead(*call.lhs, lhs_axis, pairs, s) : mx::expand_dims(*call.lhs, 0, s), mx::int64, s);
+      if (lhs_axis < 0) lhs = lead(lhs, 0, pairs, s);
+      mx::Shape parts(lhs.ndim(), 1);
+      parts[0] = size;
+      const mx::array limit = mx::array(matrices, mx::int64);
+      const mx::array first = mx::multiply(mx::reshape(mx::arange(0, size, 1, mx::int64, s), parts, s), limit, s);
+      const mx::array valid = mx::logical_and(mx::greater_equal(lhs, mx::array(int64_t(0), mx::int64), s), mx::less(lhs, limit, s), s);
+      call.lhs = mx::where(valid, mx::add(lhs, first, s), mx::array(int64_t(-1), mx::int64), s);
+      call.x = x;
+    } else if (lhs_axis >= 0) {
+      call.lhs = lead(*call.lhs, lhs_axis, pairs, s);
+    }
+    if (rhs_axis >= 0) call.rhs = lead(call.rhs, rhs_axis, pairs, s);
+  } else {
+    const int pairs = std::max(rank(call.x, x_axis) - 2, rank(call.rhs, rhs_axis));
+    if (x_axis >= 0) call.x = lead(call.x, x_axis, pairs + 2, s);
+    if (rhs_axis >= 0) call.rhs = lead(call.rhs, rhs_axis, pairs, s);
+  }
+  std::vector<mx::array> results = gather_products(op_, call, options_, s);
+  std::vector<int> out_axes(results.size(), 0);
+  return {std::move(results), std::move(out_axes)};
+}
+
+std::vector<mx::array> GatherCombine::vjp(const std::vector<mx::array>& primals, const std::vector<mx::array>& cotangents,
+                                          const std::vector<int>& argnums, const std::vector<mx::array>&) {
+  const mx::Stream s = stream();
+  const ExpertCall call = unpack(primals);
+  const mx::array cotangent = mx::expand_dims(f32(cotangents[0], s), -2, s);  // [..., 1, N]
+  const mx::array sums = mx::expand_dims(mx::multiply(mx::expand_dims(f32(*call.scores, s), -1, s), cotangent, s), -2, s);
+  std::vector<mx::array> result;
+  for (int argnum : argnums) {
+    const Input& input = layout_[argnum];
+    if (input.role == Role::x) {
+      const mx::array rows = pull_rows(op_, rows_as_matrices(call, s), options_, {sums}, s);
+      result.push_back(mx::squeeze(rows, -2, s));
+    } else if (input.role == Role::bias) {
+      result.push_back(pull_bias(call, call.projections[0], sums, s));
+    } else if (input.role == Role::scores) {
+      const mx::array score = mx::sum(mx::multiply(pieces(op_, call, options_, s), cotangent, s), -1, false, s);
+      result.push_back(mx::astype(score, call.scores->dtype(), s));
+    } else {
+      fail_role(op_, kNoGradient, input.role);
+    }
+  }
+  return result;
+}
+
+std::vector<mx::array> GatherCombine::jvp(const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents,
+                                          const std::vector<int>& argnums) {
+  const mx::Stream s = stream();
+  const ExpertCall call = unpack(primals);
+  mx::array total = scalar(0);
+  for (std::size_t i = 0; i < argnums.size(); i++) {
+    const Role role = layout_[argnums[i]].role;
+    if (role == Role::x) {
+      ExpertCall along = call;
+      along.x = tangents[i];
+      along.projections[0].bias.reset();
+      total = mx::add(total, weighted(*call.scores, pieces(op_, along, options_, s), s), s);
+    } else if (role == Role::scores) {
+      total = mx::add(total, weighted(tangents[i], pieces(op_, call, options_, s), s), s);
+    } else {
+      fail_role(op_, "there is a tangent along x and scores, but none along", role);
+    }
+  }
+  return {mx::astype(total, options_.out_type, s)};
+}
+
+std::pair<std::vector<mx::array>, std::vector<int>> GatherCombine::vmap(const std::vector<mx::array>& inputs, const std::vector<int>& axes) {
+  const mx::Stream s = stream();
+  ExpertCall call = unpack(inputs);
+  int x_axis = -1, rhs_axis = -1, scores_axis = -1, size = 1;
+  for (std::size_t i = 0; i < inputs.size(); i++) {
+    if (axes[i] < 0) continue;
+    size = inputs[i].shape(axes[i]);
+    switch (layout_[i].role) {
+      case Role::x: x_axis = axes[i]; break;
+      case Role::rhs: rhs_axis = axes[i]; break;
+      case Role::scores: scores_axis = axes[i]; break;
+      default: fail_role(op_, "vmap maps x, the indices and the scores, but not", layout_[i].role);
+    }
+  }
+  // Indices and scores have the shape of the pairs, so both get the axis.
+  auto spread = [&](const mx::array& x, int axis) {
+    if (axis >= 0) return mx::moveaxis(x, axis, 0, s);
+    mx::Shape shape = x.shape();
+    shape.insert(shape.begin(), size);
+    return mx::broadcast_to(x, shape, s);
+  };
+  call.rhs = spread(call.rhs, rhs_axis);
+  call.scores = spread(*call.scores, scores_axis);
+  if (x_axis >= 0) call.x = lead(call.x, x_axis, static_cast<int>(call.rhs.ndim()), s);
+  return {{gather_combine(op_, call, options_, s)}, {0}};
+}
+
+}  // namespace mlx_tensorops::cpu

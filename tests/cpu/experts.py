@@ -1,0 +1,117 @@
+"""Stacked weights in any format with their float64 values, and operand-matched results of the products over experts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_tensorops.formats import Format, by_name
+
+from .oracle import activate, f64
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Arrays as an operation takes them; ``values`` is [E, K, N] in float64, whatever way they are stored."""
+
+    w: mx.array
+    scales: mx.array | None
+    biases: mx.array | None
+    format: Format | None
+    transpose: bool
+    values: np.ndarray
+
+    @property
+    def stored(self) -> tuple:
+        return self.w, self.scales, self.biases
+
+    @property
+    def native(self):
+        return self.format and self.format.native
+
+
+def experts(rng: np.random.Generator, name: str | None, e: int, n: int, k: int, *, transpose: bool = True, dtype: mx.Dtype = mx.float32) -> Experts:
+    """Random weights of about unit size; ``name`` is a format's, or None for dense weights of ``dtype`` (which is the scales' type, too)."""
+    outer, inner = (n, k) if transpose else (k, n)
+    if name is None:
+        w = mx.array(rng.standard_normal((e, outer, inner), np.float32)).astype(dtype)
+        values = f64(w)
+        return Experts(w, None, None, None, transpose, values.swapaxes(1, 2) if transpose else values)
+    form = by_name(name)
+    packed = rng.integers(0, 256, (e, outer, inner * form.bits // 8), np.uint8)
+    if form.codes == "e4m3":
+        packed[(packed & 0x7F) == 0x7F] -= 1  # NaN
+    w = mx.array(packed.view(np.uint32))
+    grouped = (e, outer, inner // form.group)
+    biases = None
+    match form.scale:
+        case "float":
+            scales = mx.array(rng.uniform(0.5, 1.5, grouped).astype(np.float32) / 2**form.bits).astype(dtype)
+            biases = mx.array(rng.standard_normal(grouped, np.float32) / 2).astype(dtype)
+        case "e4m3":
+            scales = mx.array(rng.integers(0x20, 0x3A, grouped, np.uint8))
+        case "e8m0":
+            scales = mx.array(rng.integers(122, 128, grouped, np.uint8) - (6 if form.codes == "e4m3" else 0))
+    return Experts(w, scales, biases, form, transpose, values_of(w, scales, biases, form, transpose))
+
+
+def values_of(w: mx.array, scales: mx.array, biases: mx.array | None, form: Format, transpose: bool) -> np.ndarray:
+    """[E, K, N]. MLX's dequantize in float32 is exact for the floating formats. For affine ones it gives the codes; their one fused
+    multiply-add is exact in float64 before it is rounded to float32."""
+    quantised = dict(group_size=form.group, bits=form.bits, mode=form.mode, dtype=mx.float32)
+    if biases is None:
+        values = np.array(mx.dequantize(w, scales, **quantised)).astype(np.float64)
+    else:
+        ones = mx.ones(scales.shape, mx.float32)
+        codes = np.array(mx.dequantize(w, ones, mx.zeros_like(ones), **quantised)).astype(np.float64)
+        spread = [np.repeat(f64(x), form.group, axis=-1) for x in (scales, biases)]
+        values = (codes * spread[0] + spread[1]).astype(np.float32).astype(np.float64)
+    return values.swapaxes(1, 2) if transpose else values
+
+
+def factor(e: int, global_scale, divisor: float) -> np.ndarray:
+    """Global scale of each expert."""
+    return np.ones(e) if global_scale is None else np.broadcast_to(f64(global_scale) / divisor, (e,))
+
+
+def product(x, weights: Experts, rhs, lhs=None, *, bias=None, global_scale=None, divisor=1.0) -> tuple[np.ndarray, np.ndarray]:
+    """MLX's gather in float64, before the activation: result, and a bound of the error of f32 sums. Bad ids give zeros."""
+    values = f64(x)
+    rhs = np.array(rhs).astype(np.int64)
+    if lhs is None:
+        index = np.arange(math.prod(x.shape[:-2])).reshape(x.shape[:-2])
+    else:
+        index = np.array(lhs).astype(np.int64)
+    index, rhs = np.broadcast_arrays(index, rhs)
+    matrices = values.reshape(-1, *values.shape[-2:])
+    e, k, n = weights.values.shape
+    scale = factor(e, global_scale, divisor)
+    want = np.zeros((*rhs.shape, x.shape[-2], n))
+    slack = np.zeros_like(want)
+    flat, flat_slack = want.reshape(-1, *want.shape[-2:]), slack.reshape(-1, *want.shape[-2:])
+    valid = (rhs >= 0) & (rhs < e) & (index >= 0) & (index < len(matrices))
+    for expert in np.unique(rhs[valid]):
+        rows = np.flatnonzero((valid & (rhs == expert)).reshape(-1))
+        chosen = matrices[index.reshape(-1)[rows]]
+        flat[rows] = chosen @ weights.values[expert] * scale[expert]
+        size = np.abs(chosen) @ np.abs(weights.values[expert]) * abs(scale[expert])
+        if bias is not None:
+            flat[rows] += f64(bias)[expert]
+            size += np.abs(f64(bias)[expert])
+        flat_slack[rows] = size * 2.0**-24 * (4 * k**0.5 + 8)
+    return want, slack
+
+
+def gated(g: np.ndarray, u: np.ndarray, name: str, alpha: float = 1.702, limit: float = 7.0) -> np.ndarray:
+    match name:
+        case "swiglu":
+            return activate(g, "silu") * u
+        case "geglu_tanh" | "geglu_erf":
+            return activate(g, "gelu_" + name.removeprefix("geglu_")) * u
+        case "swiglu_clamped":
+            g, u = np.minimum(g, limit), np.clip(u, -limit, limit)
+            return g / (1 + np.exp(-alpha * g)) * (u + 1)
+    raise ValueError(name)
