@@ -21,7 +21,7 @@ def to_float64(array):
     """A NumPy float64 copy of an MLX or NumPy array, exact for every type a kernel of ours multiplies."""
     import numpy as np
 
-    if isinstance(array, np.ndarray):
+    if isinstance(array, (np.ndarray, np.generic)):
         return array.astype(np.float64)
     import mlx.core as mx
 

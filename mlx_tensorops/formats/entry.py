@@ -51,7 +51,7 @@ class Format:
             if not isinstance(word, str) or not re.fullmatch("[a-z][a-z0-9_]*", word):
                 self._fail(f"{field} {word!r} is no word of a-z, 0-9 and _ that starts with a letter",
                            nearest=re.sub("^[^a-z]+|[^a-z0-9_]", "", str(word).lower()) or None)
-        if self.bits not in BITS:
+        if type(self.bits) is not int or self.bits not in BITS:
             self._fail(f"bits {self.bits!r}: a code has {', '.join(map(str, BITS))} bits", nearest=_nearest(self.bits, BITS))
         if self.codes not in CODES:
             self._fail(f"codes {self.codes!r} is unknown", nearest=", ".join(map(repr, CODES)), instead="codes='table' with the value of every code")
@@ -103,7 +103,7 @@ class Format:
 
 
 def _nearest(value, legal):
-    return min(legal, key=lambda known: abs(known - value)) if isinstance(value, int) else legal
+    return min(legal, key=lambda known: abs(known - value)) if isinstance(value, (int, float)) else legal[0]
 
 
 def _multiple(value, step: int) -> int:
