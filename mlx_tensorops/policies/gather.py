@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .entries import Entry
-from .qgemm import HALF, NARROW, SHARED
+from .qgemm import FLOAT_WHY, HALF, NARROW, SHARED, fits_types
 
 _SHARED_WHY = "Butter's default block for NVFP4 experts and MLX 0.32.4's for the M5 from 64 rows per expert"
 _HALF_WHY = "MLX 0.32.4's block for fewer than 64 rows per expert has 32 rows"
@@ -16,8 +16,9 @@ _NARROW_WHY = "Butter's block for few rows per expert: one simdgroup, 16x32, ste
 
 TILES = (
     Entry("mpp", "staged", NARROW, _NARROW_WHY, "m16", options=(("block_k", 16),), alignments=("ragged_m", "ragged")),
-    Entry("mpp", "staged", HALF, _HALF_WHY, "m32", alignments=("ragged_m", "ragged")),
-    Entry("mpp", "staged", SHARED, _SHARED_WHY, alignments=("ragged_m", "ragged")),
+    Entry("mpp", "staged", HALF, _HALF_WHY, "m32", options=(("block_k", 64),), alignments=("ragged_m", "ragged")),
+    Entry("mpp", "staged", SHARED, _SHARED_WHY, options=(("block_k", 64),), alignments=("ragged_m", "ragged")),
+    Entry("mpp", "staged", SHARED, FLOAT_WHY, alignments=("ragged_m", "ragged")),
 )
 UNREACHED: tuple[Entry, ...] = ()
 
@@ -31,7 +32,7 @@ def choose(spec, engine: str) -> tuple[Entry, ...]:
     """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size.
 
     With a plan the block is the plan's, whatever the number of rows."""
-    found = tuple(e for e in TILES if e.engine == engine)
+    found = tuple(e for e in TILES if e.engine == engine and fits_types(e, spec.x))
     if spec.rows != "plan":
         return found
     return tuple(replace(e, size="") for e in found if e.tile.m == spec.block_m)
