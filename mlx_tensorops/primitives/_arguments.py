@@ -34,11 +34,20 @@ def array(mx, op: str, name: str, value, *, optional: bool = False) -> None:
         fail(op, f"{name} is a {type(value).__name__}", instead=f"pass mx.array({name})", cls=DTypeError)
 
 
-def addend(mx, op: str, name: str, value) -> None:
-    """Refuse an optional array that is added to the result unless it is real and floating, or integer."""
+def addend(mx, op: str, name: str, value) -> tuple[str, ...]:
+    """Type in which an optional array is added to the f32 sum, as a tuple of one name; () where there is none."""
     array(mx, op, name, value, optional=True)
-    if value is not None and dtype_name(value.dtype) in ("complex64", "float64"):
-        fail(op, f"{name} is {dtype_name(value.dtype)}, and the sum is kept in float32", nearest=f"{name}.astype(mx.float32)", cls=DTypeError)
+    if value is None:
+        return ()
+    own = dtype_name(value.dtype)
+    if own in ("complex64", "float64"):
+        fail(op, f"{name} is {own}, and the sum is kept in float32", nearest=f"{name}.astype(mx.float32)", cls=DTypeError)
+    return (own if own in FLOATS else "float32",)
+
+
+def floating(mx, value):
+    """An optional array; integers as float32."""
+    return value if value is None or mx.issubdtype(value.dtype, mx.floating) else value.astype(mx.float32)
 
 
 def result_type(mx, op: str, out_dtype, natural: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, NamedTuple
 
 from ..errors import DTypeError, ShapeError, fail
@@ -74,11 +75,11 @@ def multiplied_type(x, out_dtype, natural: str) -> str:
     return own if out_dtype is not None and own in FLOATS else natural
 
 
-def weight_spec(fmt: Format | None, group: Group, transpose: bool, convention: str) -> WeightSpec:
-    """The spec's part that describes the weights."""
+def weight_spec(fmt: Format | None, group: Group, transpose: bool, convention: str, natural: str) -> WeightSpec:
+    """The spec's part that describes the weights; dense integers count as the type that they are converted to."""
     stored = dtype_name(group.w.dtype)
     if fmt is None:
-        return WeightSpec("", stored, transpose=transpose)
+        return WeightSpec("", stored if stored in FLOATS else natural, transpose=transpose)
     return WeightSpec(fmt.name, stored, _scale_type(group), transpose, convention)
 
 
@@ -99,8 +100,13 @@ def alike(group: Group) -> Group:
     return Group(group.w, group.scales.astype(common), group.biases.astype(common))
 
 
-def global_scale(mx, op: str, fmt: Format | None, amax, prescaled, matrices: int | None) -> tuple[Any, str]:
-    """(the array or None, its convention) of the two arguments that can carry a global scale.
+def convention(amax, prescaled) -> str:
+    """Name of the convention of the argument that carries a global scale; "" for none."""
+    return "" if amax is None and prescaled is None else "amax" if prescaled is None else "prescaled"
+
+
+def global_scale(mx, op: str, fmt: Format | None, amax, prescaled, matrices: int | None):
+    """The float32 array of the global scale, or None.
 
     Args:
         amax: ``global_scale=``, the tensor's largest magnitude, as MLX takes it.
@@ -108,23 +114,31 @@ def global_scale(mx, op: str, fmt: Format | None, amax, prescaled, matrices: int
         matrices: number of experts, None for one matrix.
     """
     if amax is None and prescaled is None:
-        return None, ""
+        return None
     if amax is not None and prescaled is not None:
         fail(op, "global_scale and weight_scale_2 are both given, and each is the whole factor", instead="pass the one your checkpoint has")
-    name, value, convention = ("global_scale", amax, "amax") if amax is not None else ("weight_scale_2", prescaled, "prescaled")
+    name, value = ("global_scale", amax) if amax is not None else ("weight_scale_2", prescaled)
     if fmt is None or not fmt.global_scale:
         fail(op, f"{name} with {f'mode {fmt.mode!r}' if fmt else 'dense weights'}, which has none", nearest='mode="nvfp4"',
              instead="multiply the result", cls=DTypeError)
-    if isinstance(value, (int, float)):
-        value = mx.array(value, mx.float32)
+    if matrices is None and isinstance(value, (int, float)):
+        return mx.array([value], mx.float32)
     array(mx, op, name, value)
     if value.dtype != mx.float32:
         fail(op, f"{name} is {dtype_name(value.dtype)}; it is float32", instead=f"{name}.astype(mx.float32)", cls=DTypeError)
-    wanted = 1 if matrices is None else matrices
-    if value.size != wanted or value.ndim > 1 or (matrices is not None and value.ndim != 1):
+    if value.shape != (matrices or 1,) and (matrices is not None or value.shape != ()):
         fail(op, f"{name} has shape {value.shape}: it holds one value {'for the tensor' if matrices is None else 'per expert'}",
-             nearest=str((wanted,)), cls=ShapeError)
-    return value.reshape(1) if value.ndim == 0 else value, convention
+             nearest=str((1 if matrices is None else matrices,)), cls=ShapeError)
+    return value.reshape(1) if value.ndim == 0 else value
+
+
+def expert_bias(op: str, bias, batch: tuple, n: int):
+    """A bias per expert as ``[experts, N]``."""
+    if bias is None:
+        return None
+    if bias.shape != (*batch, n):
+        fail(op, f"bias has shape {bias.shape}: it holds N = {n} values for each expert", nearest=str((*batch, n)), cls=ShapeError)
+    return bias if len(batch) == 1 else bias.reshape(math.prod(batch), n)
 
 
 def packed_guard(op: str, fmt: Format, transpose: bool) -> Callable:
@@ -165,6 +179,16 @@ def refuse_packed(op: str, fmt: Format, transpose: bool, x, w, scales, biases) -
         if shape is not None and tuple(shape) != wanted:
             fail(op, f"{name} have shape {tuple(shape)}: one for each {fmt.group} weights of w, whose shape is {tuple(w)}", nearest=str(wanted),
                  instead="pass the group_size and mode that the weights were quantized with", cls=ShapeError)
+
+
+def dense_guard(op: str, transpose: bool, x: tuple, w: tuple) -> None:
+    """Raise a ShapeError where x and dense weights do not agree in K."""
+    if len(x) < 2 or len(w) < 2:
+        fail(op, f"shapes {x} and {w}: both have two axes or more", instead="x[None]", cls=ShapeError)
+    k = w[-1] if transpose else w[-2]
+    if x[-1] != k:
+        fail(op, f"x has shape {x}, so K = {x[-1]}, but the weights have shape {w}, so K = {k}", nearest=f"K = {k}",
+             instead="swap the last two axes of the weights" if x[-1] in w[-2:] else "slice or pad one of them", cls=ShapeError)
 
 
 def columns(group: Group, fmt: Format | None, transpose: bool) -> int:

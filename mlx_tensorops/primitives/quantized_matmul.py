@@ -12,7 +12,7 @@ from . import _arguments, _enqueue, _qgemm_run, _shapes, _weights
 from ._weighted_signature import names, problem_of
 from ._weights import Group
 
-OP, FAMILY = "quantized_matmul", "qgemm"
+OP, FAMILY_NAME = "quantized_matmul", "qgemm"
 
 
 class Plan(NamedTuple):
@@ -78,6 +78,8 @@ def quantized_matmul(x, w, scales, biases=None, transpose=True, group_size=None,
         tracing.call(OP, plan.decision, (x.shape, w.shape))
     if global_scale is not None or weight_scale_2 is not None:
         global_scale = _factor(global_scale, weight_scale_2, group_size, bits, mode)
+    if bias is not None or residual is not None:
+        bias, residual = _floating(bias, residual)
     return plan.run(x, Group(w, scales, biases), global_scale, bias, residual, stream)
 
 
@@ -93,14 +95,20 @@ def describe(x, w, scales, biases=None, transpose=True, group_size=None, bits=No
     if not spec.batched:
         group = _weights.first_matrix(group)
     scale = _factor(global_scale, weight_scale_2, group_size, bits, mode)
-    arrays, _ = _qgemm_run.place(mx, spec, fmt, x, group, scale, bias, residual)
+    arrays, _ = _qgemm_run.place(mx, spec, fmt, x, group, scale, *_floating(bias, residual))
     return decision, tuple(arrays[name].shape for name in names(problem_of(spec), spec.epilogue))
 
 
 def _factor(amax, prescaled, group_size, bits, mode):
     import mlx.core as mx
 
-    return _weights.global_scale(mx, OP, formats.find(OP, mode, group_size, bits), amax, prescaled, None)[0]
+    return _weights.global_scale(mx, OP, formats.find(OP, mode, group_size, bits), amax, prescaled, None)
+
+
+def _floating(*addends):
+    import mlx.core as mx
+
+    return [_arguments.floating(mx, value) for value in addends]
 
 
 def _make_plan(x, w, scales, biases, transpose, group_size, bits, mode, global_scale, weight_scale_2, out_dtype, precision, engine, bias,
@@ -118,15 +126,15 @@ def _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scal
     _arguments.flag(OP, "transpose", transpose)
     fmt = formats.find(OP, mode, group_size, bits)
     natural = _weights.packed_types(mx, OP, fmt, x, w, scales, biases)
-    convention = _weights.global_scale(mx, OP, fmt, global_scale, weight_scale_2, None)[1]
-    for name, value in (("bias", bias), ("residual", residual)):
-        _arguments.addend(mx, OP, name, value)
+    extras = _arguments.addend(mx, OP, "bias", bias) + _arguments.addend(mx, OP, "residual", residual)
     out = _arguments.result_type(mx, OP, out_dtype, natural)
+    _weights.global_scale(mx, OP, fmt, global_scale, weight_scale_2, None)
+    convention = _weights.convention(global_scale, weight_scale_2)
     spec = WeightedSpec(
-        _weights.multiplied_type(x, out_dtype, natural), out, _weights.weight_spec(fmt, Group(w, scales, biases), transpose, convention),
+        _weights.multiplied_type(x, out_dtype, natural), out, _weights.weight_spec(fmt, Group(w, scales, biases), transpose, convention, natural),
         batched=x.ndim > 2 and w.ndim > 2, precision=precision, epilogue=Epilogue(bias is not None, activation, residual is not None),
-        extras=tuple(_arguments.dtype_name(value.dtype) for value in (bias, residual) if value is not None), op=OP)
-    return resolve.resolve(FAMILY, spec, engine, _enqueue.context(stream)), fmt, natural
+        extras=extras, op=OP)
+    return resolve.resolve(FAMILY_NAME, spec, engine, _enqueue.context(stream)), fmt, natural
 
 
 def _guard(fmt: formats.Format, transpose: bool) -> Callable:

@@ -1,0 +1,153 @@
+"""Which row of x meets which expert: index arrays, their ranges, and the flat form that kernels take.
+
+Values that the host can see (NumPy arrays, lists) are checked. The values of an MLX array are never asked for, which would wait for
+the graph: an id outside the range gives rows of zeros, on every engine.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ..errors import DTypeError, ShapeError, TensorOpsError, fail
+from . import _shapes
+from ._arguments import dtype_name
+
+PLAN = ("tile_expert", "tile_row_start", "tile_row_count", "order")  # arrays of a plan that kernels read
+
+
+class Rows(NamedTuple):
+    """Which rows meet which experts.
+
+    Attributes:
+        lhs, rhs: index arrays, or None for MLX's default: all matrices of x, or all experts, in order.
+        lhs_known, rhs_known: whether the values are known to be in range.
+        sorted: whether the caller promises ascending rhs.
+        plan: a tile plan of rhs, or None.
+    """
+
+    lhs: Any
+    rhs: Any
+    lhs_known: bool
+    rhs_known: bool
+    sorted: bool = False
+    plan: Any = None
+
+
+def rows(mx, op: str, lhs, rhs, matrices: int, experts: int, sorted_indices: bool, plan) -> Rows:
+    """The indices of a call, checked as far as the host sees them."""
+    lhs, lhs_known = indices(mx, op, "lhs_indices", lhs, matrices)
+    rhs, rhs_known = indices(mx, op, "rhs_indices", rhs, experts, ascending=sorted_indices)
+    return Rows(lhs, rhs, lhs_known, rhs_known, bool(sorted_indices), plan)
+
+
+def indices(mx, op: str, name: str, values, count: int, ascending: bool = False) -> tuple[Any, bool]:
+    """(MLX array or None, whether its values are known to lie in 0 .. count - 1).
+
+    Raises:
+        DTypeError: the values are no integers.
+        TensorOpsError: a value that the host sees is out of range or, with ``ascending``, out of order.
+    """
+    if values is None:
+        return None, True
+    if isinstance(values, mx.array):
+        if not mx.issubdtype(values.dtype, mx.integer):
+            fail(op, f"{name} is {dtype_name(values.dtype)}; indices are integers", instead=f"{name}.astype(mx.int32)", cls=DTypeError)
+        return values, False
+    import numpy as np
+
+    host = np.asarray(values)
+    if host.size and host.dtype.kind not in "iu":
+        fail(op, f"{name} is {host.dtype}; indices are integers", instead="an array or list of integers", cls=DTypeError)
+    wrong = np.flatnonzero((host < 0) | (host >= count))
+    if wrong.size:
+        fail(op, f"{name} holds {host.flat[wrong[0]]} at position {wrong[0]}, which is not one of {count}", nearest=f"0 to {count - 1}",
+             instead="an mx.array of ids, whose rows out of range become zeros")
+    if ascending and (falls := np.flatnonzero(np.diff(host.ravel()) < 0)).size:
+        fail(op, f"sorted_indices=True, but {name} falls from {host.flat[falls[0]]} to {host.flat[falls[0] + 1]} at position {falls[0] + 1}",
+             nearest="sorted_indices=False")
+    return mx.array(host.astype(np.int32)), True
+
+
+def pairs(op: str, x_batch: tuple, expert_batch: tuple, lhs, rhs) -> tuple:
+    """Leading axes of the result: those of both index arrays, broadcast."""
+    left = x_batch if lhs is None else lhs.shape
+    right = expert_batch if rhs is None else rhs.shape
+    found = _shapes.broadcast(left, right)
+    if found is None:
+        fail(op, f"{'the leading axes of x' if lhs is None else 'lhs_indices'} {left} and {'those of the weights' if rhs is None else 'rhs_indices'} "
+             f"{right} do not broadcast", instead="reshape or repeat one of them", cls=ShapeError)
+    return found
+
+
+def check_plan(op: str, plan, experts: int, batch: tuple, m: int) -> None:
+    """Refuse what is no plan, or a plan of other rows or experts."""
+    if not all(hasattr(plan, name) for name in (*PLAN, "num_experts", "rows", "block_m")):
+        fail(op, f"plan is a {type(plan).__name__}", instead="mlx_tensorops.tile_plan(expert_ids, num_experts=...)", cls=DTypeError)
+    if plan.num_experts != experts:
+        fail(op, f"plan is for {plan.num_experts} experts, the weights hold {experts}", nearest=f"num_experts={experts}", cls=ShapeError)
+    count = math.prod(batch) * m
+    if plan.rows != count:
+        ids = "rhs_indices" if m == 1 else f"mx.repeat(rhs_indices, {m}): each index stands for {m} rows"
+        fail(op, f"plan orders {plan.rows} rows, and this call has {count}", nearest=str(count), instead=f"tile_plan of {ids}", cls=ShapeError)
+
+
+def plan_arrays(mx, plan) -> dict:
+    """The plan's arrays by name."""
+    found = {name: getattr(plan, name) for name in PLAN}
+    return {name: value if isinstance(value, mx.array) else mx.array(value, mx.int32) for name, value in found.items()}
+
+
+def in_range(mx, ids, count: int):
+    """Where ids name one of ``count``."""
+    return (ids >= 0) & (ids < count)
+
+
+def clamped(mx, ids, count: int):
+    """Ids moved into the range; ascending ones stay ascending."""
+    return mx.clip(ids, 0, count - 1)
+
+
+def to_int32(mx, ids, count: int):
+    """Ids as int32; those out of range stay so, and ascending ones stay ascending."""
+    if ids.dtype in (mx.int64, mx.uint64):
+        ids = mx.clip(ids, 0 if ids.dtype == mx.uint64 else -1, count)
+    elif ids.dtype == mx.uint32:
+        ids = mx.minimum(ids, count)
+    return ids.astype(mx.int32)
+
+
+def default(mx, batch: tuple):
+    """MLX's index array where none is given: every matrix of ``batch``, in order."""
+    return mx.arange(math.prod(batch), dtype=mx.int32).reshape(batch)
+
+
+def flat(mx, r: Rows, x: tuple, expert_batch: tuple, batch: tuple) -> tuple[Any, Any]:
+    """(expert id of each row of the flat result, row of x that it multiplies), int32 ``(rows,)``.
+
+    The second is None where row r of R multiplies row r // (R / X) of x's X rows, which kernels know by themselves. Ids out of range
+    stay so; rows of x are moved into the range.
+    """
+    m, own = x[-2], x[:-2]
+    experts = math.prod(expert_batch)
+    ids = default(mx, expert_batch) if r.rhs is None else to_int32(mx, r.rhs, experts)
+    ids = mx.broadcast_to(ids, batch).reshape(-1)
+    source = None
+    if r.lhs is not None:
+        source = clamped(mx, to_int32(mx, r.lhs, math.prod(own)), math.prod(own))
+    elif not _leads(own, batch) or (m > 1 and math.prod(own) != math.prod(batch)):
+        source = default(mx, own)
+    if source is not None:
+        source = mx.broadcast_to(source, batch).reshape(-1)
+        if m > 1:
+            source = (source[:, None] * m + mx.arange(m, dtype=mx.int32)).reshape(-1)
+    return (mx.repeat(ids, m) if m > 1 else ids), source
+
+
+def _leads(own: tuple, batch: tuple) -> bool:
+    """Whether ``own`` is ``batch`` with all axes from some point on set to 1."""
+    own = (1,) * (len(batch) - len(own)) + tuple(own)
+    equal = 0
+    while equal < len(batch) and own[equal] == batch[equal]:
+        equal += 1
+    return all(size == 1 for size in own[equal:])

@@ -1,0 +1,200 @@
+"""How each engine runs gather_mm and gather_qmm: functions of (x, group, rows, scale, bias, stream)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Callable
+
+from .. import device, formats, resolve
+from ..spec import WeightedSpec
+from . import _compose, _enqueue, _experts
+from ._experts import Rows
+from ._kernel import Kernel
+from ._weights import Group, alike, columns
+
+
+def runner(decision, natural: str) -> Callable:
+    """What runs a decision; ``natural`` is the type that MLX gives the plain product."""
+    make = {"mpp": _variants, "simdgroup": _variants, "cpu": _cpu, "mlx": _mlx}[decision.engine]
+    return make(decision, natural)
+
+
+def format_of(spec: WeightedSpec):
+    """The weights' format, None for dense ones."""
+    return formats.by_name(spec.weights.format) if spec.weights.format else None
+
+
+def _cpu(decision, natural: str) -> Callable:
+    """Engine cpu: grouped by expert, nothing gathered, exact in any mixture of types."""
+    import mlx.core as mx
+
+    from . import _cpu as engine
+
+    spec, fmt = decision.spec, format_of(decision.spec)
+    native = fmt.native if fmt else None
+    product, transpose, out, activation = engine.gather_mm(), spec.weights.transpose, spec.out, spec.epilogue.activation
+    divisor = _compose.DIVISORS.get(spec.weights.global_scale)
+
+    def run(x, group, rows, scale, bias, stream):
+        x, group = cpu_types(mx, spec, x, group)
+        w, scales, biases = group
+        return product(x, w, scales, biases, native, transpose, out, rows.lhs, cpu_ids(mx, rows, w), None if scale is None else (scale, divisor), bias,
+                       activation, cpu_plan(mx, rows, x), stream)
+
+    return run
+
+
+def cpu_types(mx, spec, x, group: Group):
+    """Integers as the type that they are multiplied in; the engine takes any mixture of floating types."""
+    if not mx.issubdtype(x.dtype, mx.floating):
+        x = x.astype(getattr(mx, spec.x))
+    if not spec.weights.format and not mx.issubdtype(group.w.dtype, mx.floating):
+        group = Group(group.w.astype(getattr(mx, spec.weights.stored)))
+    return x, group
+
+
+def cpu_ids(mx, rows: Rows, w):
+    """Expert ids, which the engine always takes."""
+    return _experts.default(mx, w.shape[:-2]) if rows.rhs is None else rows.rhs
+
+
+def cpu_plan(mx, rows: Rows, x):
+    """The plan as the engine takes it. A plan of the rows of larger matrices is no plan of the matrices: the engine groups these itself."""
+    return None if rows.plan is None or x.shape[-2] != 1 else tuple(_experts.plan_arrays(mx, rows.plan).values())
+
+
+def _mlx(decision, natural: str) -> Callable:
+    """Engine mlx: MLX's own operation on ids moved into the range; what it lacks is composed of MLX operations in f32."""
+    import mlx.core as mx
+
+    spec, fmt = decision.spec, format_of(decision.spec)
+    plain = _compose.in_mlx(fmt) and not spec.epilogue and not spec.weights.global_scale and spec.out == natural
+
+    def run(x, group, rows, scale, bias, stream):
+        with _compose.on(mx, stream):
+            own = plain and (fmt is not None or natural == "float32" or device.is_gpu(stream))  # dense on CPU, MLX has f32 only
+            return _composed(mx, spec, fmt, own, x, group, rows, scale, bias)
+
+    return run
+
+
+def _composed(mx, spec, fmt, own: bool, x, group, rows, scale, bias):
+    batch = _experts.pairs(spec.op, x.shape[:-2], group.w.shape[:-2], rows.lhs, rows.rhs)
+    n, transpose = columns(group, fmt, spec.weights.transpose), spec.weights.transpose
+    lhs, rhs, valid = in_range(mx, rows, math.prod(x.shape[:-2]), math.prod(group.w.shape[:-2]))
+    ascending = rows.sorted and sorted_form(x, lhs, batch)
+    if 0 in (*batch, x.shape[-2], x.shape[-1], n) or valid is False:
+        y = mx.zeros((*batch, x.shape[-2], n), mx.float32)
+    elif own:
+        y = _plain(mx, spec, fmt, x, group, lhs, rhs, ascending)
+    else:
+        y = _compose.gathered(mx, fmt, transpose, x, group, lhs, rhs, ascending)
+    if scale is not None or bias is not None:
+        ids = _experts.default(mx, group.w.shape[:-2]) if rhs is None else rhs
+        y = _compose.scaled(y, None if scale is None else scale[ids][..., None, None], spec.weights.global_scale)
+        bias = None if bias is None else bias[ids][..., None, :]
+    y = _compose.finish(mx, spec, y, bias, None)
+    return y if valid is None or valid is False else mx.where(valid[..., None, None], y, mx.zeros((), y.dtype))
+
+
+def _plain(mx, spec, fmt, x, group, lhs, rhs, ascending: bool):
+    """MLX's own operation."""
+    indices = dict(lhs_indices=lhs, rhs_indices=rhs, sorted_indices=ascending)
+    if fmt is not None:
+        return mx.gather_qmm(x, *group, **indices, **_compose.mode(fmt, spec.weights.transpose))
+    return mx.gather_mm(x, group.w.swapaxes(-1, -2) if spec.weights.transpose else group.w, **indices)
+
+
+def sorted_form(x, lhs, batch: tuple) -> bool:
+    """Whether MLX's grouped kernels do ascending ids right: one row of x for each id, none of them by index."""
+    return lhs is None and x.shape[-2] == 1 and math.prod(x.shape[:-2]) == math.prod(batch)
+
+
+def in_range(mx, rows: Rows, matrices: int, experts: int):
+    """(lhs, rhs, where both are in range). The last is None where the host knows that they are, False where nothing can be."""
+    lhs, rhs, valid = rows.lhs, rows.rhs, None
+    for values, known, count, name in ((lhs, rows.lhs_known, matrices, "lhs"), (rhs, rows.rhs_known, experts, "rhs")):
+        if values is None or known:
+            continue
+        if count == 0:
+            return lhs, rhs, False
+        own = _experts.in_range(mx, values, count)
+        valid = own if valid is None else valid & own
+        if name == "lhs":
+            lhs = _experts.clamped(mx, values, count)
+        else:
+            rhs = _experts.clamped(mx, values, count)
+    return lhs, rhs, valid
+
+
+def _variants(decision, natural: str) -> Callable:
+    """Engines mpp and simdgroup: rows sorted by expert, or a tile plan; the caller's, or one made here."""
+    import mlx.core as mx
+
+    without_rows = _mlx(decision, natural)
+    kernels: dict[WeightedSpec, Kernel] = {}
+
+    def run(x, group, rows, scale, bias, stream):
+        spec = decision.spec
+        if 0 in x.shape or 0 in group.w.shape:
+            return without_rows(x, group, rows, scale, bias, stream)
+        with _compose.on(mx, stream):
+            spec, arrays, valid, shape = place(mx, decision, x, (group,), rows, (scale,), (bias,), stream)
+            if 0 in shape:
+                return without_rows(x, group, rows, scale, bias, stream)
+            kernel = kernels.get(spec)
+            if kernel is None:
+                kernel = kernels[spec] = Kernel(resolved(decision, spec), spec.op)
+            y = kernel.launch(arrays, stream)[0].reshape(shape)
+            return y if valid is None else mx.where(valid[..., None, None], y, mx.zeros((), y.dtype))
+
+    return run
+
+
+def resolved(decision, spec: WeightedSpec):
+    """The decision for the row source that the call's rows have, by the same engine."""
+    if spec == decision.spec:
+        return decision
+    family = {"gather_gateup": "gateup"}.get(spec.op, "gather")
+    return replace(resolve.resolve(family, spec, decision.engine, _enqueue.context()), why=decision.why)
+
+
+def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
+    """(spec, arrays as kernels take them, where ids of x are in range or None, shape of the result)."""
+    spec, fmt = decision.spec, format_of(decision.spec)
+    expert_batch = groups[0].w.shape[:-2]
+    experts, n = math.prod(expert_batch), columns(groups[0], fmt, spec.weights.transpose)
+    batch = _experts.pairs(spec.op, x.shape[:-2], expert_batch, rows.lhs, rows.rhs)
+    ids, source = _experts.flat(mx, rows, x.shape, expert_batch, batch)
+    valid = None if rows.lhs is None or rows.lhs_known else mx.broadcast_to(_experts.in_range(mx, rows.lhs, math.prod(x.shape[:-2])), batch)
+    multiplied = getattr(mx, spec.x)
+    arrays = dict(x=(x if x.dtype == multiplied else x.astype(multiplied)).reshape(-1, x.shape[-1]), x_rows=source)
+    for suffix, group, scale, bias in zip(("",) if len(groups) == 1 else ("_gate", "_up"), groups, scales, biases):
+        stored = getattr(mx, spec.weights.stored)
+        for name, part in alike(group)._asdict().items():
+            if part is not None:
+                part = part.astype(stored) if name == "w" and part.dtype != stored else part
+                arrays[name + suffix] = part if part.ndim == 3 else part.reshape(experts, *part.shape[-2:])
+        arrays["global_scale" + suffix] = scale
+        arrays["bias" + suffix] = bias
+    plan = rows.plan
+    if plan is None and not rows.sorted:
+        plan = _plan(ids, experts, stream)
+    if plan is None:
+        arrays["experts"] = ids
+        block_m = 0
+    else:
+        arrays |= _experts.plan_arrays(mx, plan)
+        block_m = plan.block_m
+    if plan is None and source is None and arrays["x"].shape[0] != ids.shape[0]:
+        arrays["x_rows"] = source = mx.arange(ids.shape[0], dtype=mx.int32) // (ids.shape[0] // arrays["x"].shape[0])
+    spec = replace(spec, rows="plan" if plan is not None else "runs", indirect=source is not None, block_m=block_m)
+    return spec, arrays, valid, (*batch, x.shape[-2], n)
+
+
+def _plan(ids, experts: int, stream):
+    """A plan of lazily known ids."""
+    import mlx_tensorops
+
+    return mlx_tensorops.tile_plan(ids, num_experts=experts, stream=stream)
