@@ -29,10 +29,12 @@ def tables() -> tuple[Entry, ...]:
 
 
 def choose(spec, engine: str) -> tuple[Entry, ...]:
-    """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size.
+    """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
+    return reached(tuple(e for e in TILES if e.engine == engine and fits_types(e, spec.x)), spec)
 
-    With a plan the block is the plan's, whatever the number of rows."""
-    found = tuple(e for e in TILES if e.engine == engine and fits_types(e, spec.x))
+
+def reached(entries: tuple[Entry, ...], spec) -> tuple[Entry, ...]:
+    """The entries that rows of this spec can meet: with a plan those of its height, whatever the number of rows."""
     if spec.rows != "plan":
-        return found
-    return tuple(replace(e, size="") for e in found if e.tile.m == spec.block_m)
+        return entries
+    return tuple(replace(e, size="") for e in entries if e.tile.m == spec.block_m)
