@@ -23,6 +23,10 @@ constexpr int64_t kDepth = 256;
 // At most this many rows of x go through the kernels that stream the weights once.
 constexpr int64_t kFewRows = 8;
 
+// Rows of w that axpy() takes in one pass over y. Rows one page apart share an L1 set: six of them and y fit its
+// 8 ways (8 rows: 10 % slower at N = 2048).
+constexpr int64_t kAxpyRows = 6;
+
 // One row of the result: out = cast(act(acc + bias) + residual). bias and residual may be null.
 struct FinishRow {
   const float* acc;
@@ -52,19 +56,21 @@ struct Kernels {
   void (*tile)(int64_t depth, const float* a, const float* strip, float* c, int64_t c_stride,
                int64_t rows, int64_t columns, bool accumulate);
 
-  // One row of x, f32, into the order in which dot() reads weights of this type: the first `head`
-  // elements as one padded step, so that the others of w are read aligned, and then the rest.
+  // Few rows of x, weights streamed once. A row of w is cut into steps: its first `head` elements, so that the
+  // others are read aligned, whole steps, and what is left. head < step; it is 0 where the row is shorter than a step.
+
+  // One row of x, f32, into the order in which dot() reads weights of this type; `head` and rest are padded to steps.
   // Writes up to k + 2 * step elements.
   void (*order_for_dot)(Type, const float* src, int64_t k, int64_t head, float* dst);
-  // y[m][n] (+)= sum_k x[m][k] * w[n][k]; w rows are contiguous in K; rows <= kFewRows; head < step.
+  // y[m][n] (+)= sum_k x[m][k] * w[n][k]; w rows are contiguous in K; rows <= kFewRows.
   void (*dot)(Type, int64_t rows, int64_t k, int64_t head, const float* x, int64_t x_stride,
               const void* w, int64_t w_stride, int64_t columns, float* y, int64_t y_stride,
               bool accumulate);
   // y[m][n] += sum_k x[m][k] * w[k][n]; w rows are contiguous in N. y is in the order that
-  // order_from_axpy() undoes and holds a multiple of `step` elements a row.
+  // order_from_axpy() undoes: one step for each step of w.
   void (*axpy)(Type, int64_t rows, int64_t k, const float* x, int64_t x_stride, const void* w,
-               int64_t w_stride, int64_t columns, float* y, int64_t y_stride);
-  void (*order_from_axpy)(Type, const float* src, int64_t columns, float* dst);
+               int64_t w_stride, int64_t columns, int64_t head, float* y, int64_t y_stride);
+  void (*order_from_axpy)(Type, const float* src, int64_t columns, int64_t head, float* dst);
 
   void (*finish)(const FinishRow&, int64_t columns);
 

@@ -24,6 +24,7 @@ static inline V div(V a, V b) { return _mm256_div_ps(a, b); }
 // The second operand wins when either is NaN: pass the data second and NaN survives.
 static inline V max(V bound, V x) { return _mm256_max_ps(bound, x); }
 static inline V min(V bound, V x) { return _mm256_min_ps(bound, x); }
+static inline V bits_of_both(V a, V b) { return _mm256_and_ps(a, b); }
 static inline V exclusive_or(V a, V b) { return _mm256_xor_ps(a, b); }
 static inline V abs(V x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 static inline V round(V x) {

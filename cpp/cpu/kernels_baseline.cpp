@@ -29,6 +29,7 @@ static inline V pick(I mask, V yes, V no) { return (V)(((I)yes & mask) | ((I)no 
 // A NaN in x fails the comparison and survives.
 static inline V max(V bound, V x) { return pick(x < bound, bound, x); }
 static inline V min(V bound, V x) { return pick(x > bound, bound, x); }
+static inline V bits_of_both(V a, V b) { return (V)((I)a & (I)b); }
 static inline V exclusive_or(V a, V b) { return (V)((I)a ^ (I)b); }
 static inline V abs(V x) { return (V)((I)x & 0x7fffffff); }
 static inline V select_negative(V x, V negative, V other) {

@@ -15,6 +15,7 @@ static inline float widen_bf16(uint16_t x) {
 
 struct F32 {
   using Element = float;
+  static constexpr Type kType = Type::f32;
   static inline float one(float x) { return x; }
   static inline V load1(const float* p) { return load(p); }
   static inline void load2(const float* p, V& a, V& b) { a = load(p), b = load(p + kLanes); }
@@ -22,6 +23,7 @@ struct F32 {
 
 struct F16 {
   using Element = uint16_t;
+  static constexpr Type kType = Type::f16;
   static inline float one(uint16_t x) { return widen_f16(x); }
   static inline V load1(const uint16_t* p) { return load_f16(p); }
   static inline void load2(const uint16_t* p, V& a, V& b) {
@@ -31,6 +33,7 @@ struct F16 {
 
 struct BF16 {
   using Element = uint16_t;
+  static constexpr Type kType = Type::bf16;
   static inline float one(uint16_t x) { return widen_bf16(x); }
   static inline V load1(const uint16_t* p) { return load_bf16(p); }
   static inline void load2(const uint16_t* p, V& a, V& b) { load_bf16_even_odd(p, a, b); }
@@ -189,8 +192,8 @@ static void dot_any(Type t, int64_t r, int64_t k, int64_t head, const float* x, 
   BY_TYPE(dot, t, r, k, head, x, xs, w, ws, c, y, ys, acc)
 }
 static void axpy_any(Type t, int64_t r, int64_t k, const float* x, int64_t xs, const void* w, int64_t ws,
-                     int64_t c, float* y, int64_t ys) {
-  BY_TYPE(axpy, t, r, k, x, xs, w, ws, c, y, ys)
+                     int64_t c, int64_t head, float* y, int64_t ys) {
+  BY_TYPE(axpy, t, r, k, x, xs, w, ws, c, head, y, ys)
 }
 
 #undef BY_TYPE

@@ -24,6 +24,9 @@ static inline V div(V a, V b) { return vdivq_f32(a, b); }
 // These return NaN when either operand is one.
 static inline V max(V bound, V x) { return vmaxq_f32(bound, x); }
 static inline V min(V bound, V x) { return vminq_f32(bound, x); }
+static inline V bits_of_both(V a, V b) {
+  return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), vreinterpretq_u32_f32(b)));
+}
 static inline V exclusive_or(V a, V b) {
   return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(a), vreinterpretq_u32_f32(b)));
 }

@@ -15,8 +15,7 @@ static_assert(2 * kFewRows * (kMaxDepth + kMaxColumns + 256) + kFinishScratch <=
 
 // The sum over K is cut into pieces of this length: one f32 chain of 4096 terms has four times the error of
 // OpenBLAS. (dot() needs no cut: its lanes and chains are pieces already.)
-constexpr int64_t kPiece = 256;
-static_assert(kMaxDepth % kPiece == 0);
+constexpr int64_t kPiece = 42 * kAxpyRows;
 
 // One core reads 15-20 GB/s from memory and 50 GB/s from L3; only the order of magnitude matters.
 constexpr double kBytesPerSecond = 20e9;
@@ -26,15 +25,14 @@ bool along_k(const Gemm& g) {
 }
 
 // Elements before the rows of b, from p on, are aligned for the kernels' steps; 0 if they do not agree, or
-// for fewer than `count` elements. MLX's buffers start 24 bytes after a multiple of 64, so that every
+// for rows of less than a step. MLX's buffers start 24 bytes after a multiple of 64, so that every
 // second load would cross a cache line, at 15 % of the speed.
 int64_t unaligned_head(const Kernels& kernels, const Matrix& b, const void* p, int64_t stride,
                        int64_t count) {
   const int64_t size = size_of(b.type), step = kernels.step * size;
   const int64_t over = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) % step);
   if (over == 0 || over % size != 0 || stride * size % step != 0) return 0;
-  const int64_t head = (step - over) / size;
-  return head < count ? head : 0;
+  return count < kernels.step ? 0 : (step - over) / size;
 }
 
 struct Task {
@@ -64,11 +62,10 @@ struct Task {
     return y;
   }
 
-  // Sums for b stored along N: y holds the unaligned head as a step of its own, then the rest.
+  // Sums for b stored along N.
   float* by_columns(float* x, int64_t depth, float* memory, int64_t& y_stride) const {
     const int64_t head = unaligned_head(kernels, s.b, s.b.at(0, n0), s.b.row, columns);
-    const int64_t rest = head ? kernels.step : 0;
-    y_stride = rest + padded(columns - head);
+    y_stride = (head ? kernels.step : 0) + padded(columns - head);
     float* y = memory;
     float* piece = y + g.m * y_stride;
     std::fill_n(y, g.m * y_stride, 0.0f);
@@ -78,20 +75,13 @@ struct Task {
       for (int64_t k = 0; k < count; k += kPiece) {
         const int64_t length = std::min(kPiece, count - k);
         std::fill_n(piece, g.m * y_stride, 0.0f);
-        auto multiply = [&](int64_t n, int64_t width, float* out) {
-          kernels.axpy(s.b.type, g.m, length, x + k, depth, s.b.at(k0 + k, n0 + n), s.b.row, width,
-                       out, y_stride);
-        };
-        if (head) multiply(0, head, piece);
-        multiply(head, columns - head, piece + rest);
+        kernels.axpy(s.b.type, g.m, length, x + k, depth, s.b.at(k0 + k, n0), s.b.row, columns, head,
+                     piece, y_stride);
         for (int64_t i = 0; i < g.m * y_stride; i++) y[i] += piece[i];
       }
     }
-    for (int64_t r = 0; r < g.m; r++) {
-      kernels.order_from_axpy(s.b.type, y + r * y_stride, head, piece + r * y_stride);
-      kernels.order_from_axpy(s.b.type, y + r * y_stride + rest, columns - head,
-                              piece + r * y_stride + head);
-    }
+    for (int64_t r = 0; r < g.m; r++)
+      kernels.order_from_axpy(s.b.type, y + r * y_stride, columns, head, piece + r * y_stride);
     return piece;
   }
 

@@ -166,33 +166,52 @@ static void check_tile(int64_t depth, int64_t rows, int64_t columns, bool accumu
 }
 
 static void check_few(Type type, int64_t rows, int64_t k, int64_t columns) {
-  int64_t step = kernels.step, x_stride = (k + 2 * step - 1) / step * step, y_stride = (columns + step - 1) / step * step;
+  int64_t step = kernels.step, x_stride = (k + 2 * step - 1) / step * step, y_stride = (columns + 2 * step - 1) / step * step;
   static float x[8 * 256], ordered[8 * 256], y[8 * 256], plain[8 * 256];
   fill(Type::f32, x, rows * x_stride);
   fill(type, source, k * columns);
   const int64_t heads[] = {0, 1, 5, step - 1};
-  for (int along_k = 0; along_k < 1 + 4; along_k++) {
-    int64_t head = along_k ? heads[along_k - 1] : 0;
-    if (head >= k) continue;
-    if (along_k) {
-      for (int64_t r = 0; r < rows; r++) kernels.order_for_dot(type, x + r * x_stride, k, head, ordered + r * x_stride);
-      for (int pass = 0; pass < 2; pass++)
-        kernels.dot(type, rows, k, head, ordered, x_stride, source, k, columns, plain, y_stride, pass == 1);
-    } else {
-      memset(y, 0, sizeof(y));
-      for (int pass = 0; pass < 2; pass++)
-        kernels.axpy(type, rows, k, x, x_stride, source, columns, columns, y, y_stride);
-      for (int64_t r = 0; r < rows; r++) kernels.order_from_axpy(type, y + r * y_stride, columns, plain + r * y_stride);
-    }
-    for (int64_t r = 0; r < rows; r++)
-      for (int64_t c = 0; c < columns; c++) {
-        double sum = 0;
-        for (int64_t i = 0; i < k; i++)
-          sum += 2.0 * x[r * x_stride + i] * widen(type, source, along_k ? c * k + i : i * columns + c);
-        CHECK(close_to(plain[r * y_stride + c], sum, 2.0 * k), "few type %d %s rows %d k %d [%d, %d]: %g, not %g", (int)type,
-              along_k ? "dot" : "axpy", (int)rows, (int)k, (int)r, (int)c, plain[r * y_stride + c], sum);
+  for (int along_k = 0; along_k < 2; along_k++)
+    for (int64_t head : heads) {
+      const int64_t row = along_k ? k : columns;
+      if (head && row < step) continue;
+      auto multiply = [&] {
+        memset(y, 0, sizeof(y));
+        for (int64_t r = 0; r < rows && along_k; r++)
+          kernels.order_for_dot(type, x + r * x_stride, k, head, ordered + r * x_stride);
+        for (int pass = 0; pass < 2; pass++)
+          if (along_k) kernels.dot(type, rows, k, head, ordered, x_stride, source, k, columns, plain, y_stride, pass == 1);
+          else kernels.axpy(type, rows, k, x, x_stride, source, columns, columns, head, y, y_stride);
+        for (int64_t r = 0; r < rows && !along_k; r++)
+          kernels.order_from_axpy(type, y + r * y_stride, columns, head, plain + r * y_stride);
+      };
+      multiply();
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++) {
+          double sum = 0;
+          for (int64_t i = 0; i < k; i++)
+            sum += 2.0 * x[r * x_stride + i] * widen(type, source, along_k ? c * k + i : i * columns + c);
+          CHECK(close_to(plain[r * y_stride + c], sum, 2.0 * k), "few type %d %s rows %d k %d head %d [%d, %d]: %g, not %g", (int)type,
+                along_k ? "dot" : "axpy", (int)rows, (int)k, (int)head, (int)r, (int)c, plain[r * y_stride + c], sum);
+        }
+      // An infinite weight in any place: steps that overlap must not make NaN of it, nor let it into other columns.
+      if (rows > 1) continue;
+      for (int64_t i = 0; i < row; i++) {
+        static char kept[4];
+        const int64_t size = size_of(type);
+        char* at = (char*)source + i * size;
+        memcpy(kept, at, size);
+        const uint32_t infinity = type == Type::f32 ? 0x7f800000u : type == Type::f16 ? 0x7c00u : 0x7f80u;
+        memcpy(at, &infinity, size);
+        multiply();
+        memcpy(at, kept, size);
+        for (int64_t c = 0; c < columns; c++) {
+          const bool hit = c == (along_k ? 0 : i);
+          CHECK(hit ? isinf(plain[c]) : isfinite(plain[c]), "few type %d %s k %d head %d: %g in column %d of %d, infinite weight at %d",
+                (int)type, along_k ? "dot" : "axpy", (int)k, (int)head, plain[c], (int)c, (int)columns, (int)i);
+        }
       }
-  }
+    }
 }
 
 static double activate(Activation activation, double x) {

@@ -47,7 +47,8 @@ def test_kernels_one_by_one(tmp_path, name):
 # (file, what to break, how): each must be noticed.
 MUTANTS = [
     ("kernels_body.h", "for (int64_t k = 0; k < depth; k++) {\n    V b[kTileVectors];", "for (int64_t k = 0; k + 1 < depth; k++) {\n    V b[kTileVectors];"),
-    ("kernels_few.h", "dst[i + kLanes + j] = src[i + 2 * j + 1];", "dst[i + kLanes + j] = src[i + 2 * j];"),
+    ("kernels_few.h", "dst[kLanes + j] = src[i + 2 * j + 1];", "dst[kLanes + j] = src[i + 2 * j];"),
+    ("kernels_few.h", "bits + (i >= rest)", "bits + 1"),
     ("kernels_body.h", "store(out, accumulate ? add", "store(out, !accumulate ? add"),
     ("kernels_baseline.cpp", "bits + 0x7fffu + ((bits >> 16) & 1u)", "bits + 0x8000u"),
     ("kernels_baseline.cpp", "pick(v != v, (V)(bits | 0x400000u), (V)rounded)", "(V)rounded"),
