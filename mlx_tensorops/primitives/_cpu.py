@@ -37,6 +37,11 @@ def gather_combine() -> Callable:
     return _engine().cpu_gather_combine
 
 
+def tile_plan() -> Callable:
+    """``build(ids, num_experts, block_m, stream) -> the six arrays of a plan``."""
+    return _engine().cpu_tile_plan
+
+
 def info() -> dict[str, object]:
     """Instruction set, threads, BLAS (or why there is none)."""
     return _engine().cpu_info()

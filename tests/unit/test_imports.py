@@ -16,14 +16,14 @@ LAYERS = (
     ("config", "rules"),
     ("dtypes", "device", "epilogues", "formats"),
     ("spec",),
-    ("variant", "cost", "signature", "registry", "select", "reference"),
+    ("variant", "cost", "signature", "registry", "select", "reference", "plans"),
     ("policies",),
     ("policy", "guards", "resolve", "manifests", "shaders", "tracing"),
     ("primitives",),
     ("explanation", "diagnosis", "demo"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-MLX_ALLOWED = {"device", "reference", "primitives", "diagnosis", "demo", "hostmetal"}
+MLX_ALLOWED = {"device", "reference", "plans", "primitives", "diagnosis", "demo", "hostmetal"}
 
 
 def imported(path: Path) -> list[tuple[str, bool]]:

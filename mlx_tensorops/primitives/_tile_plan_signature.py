@@ -1,0 +1,139 @@
+"""Tile plans on the device: what each kernel of the counting sort gets, as rules over its inputs.
+
+The number of experts and the height of a tile come as the two sizes of an input that no kernel reads, so that one build
+serves every model.
+"""
+
+from __future__ import annotations
+
+from ..cost import Cost
+from ..dtypes import INT32, element_type
+from ..policies.tile_plan import WHOLE_EXPERTS, chunk
+from ..rules import Rule, ceildiv, dim, eq, every, maximum, ndim, rule, stride
+from ..signature import Buffer, Check, Output, Scalar, Signature
+from ..variant import SIMD_WIDTH, Variant
+
+INT32_LIMIT = 2**31
+
+
+def _experts(sizes: int) -> Rule:
+    return dim(sizes, 0)
+
+
+def _block_m(sizes: int) -> Rule:
+    return dim(sizes, 1)
+
+
+def _tiles(ids: int, sizes: int) -> Rule:
+    """As many as any ids can need."""
+    return ceildiv(dim(ids, 0), _block_m(sizes)) + _experts(sizes)
+
+
+def _checks(ids: int, sizes: int, *more: Check) -> tuple[Check, ...]:
+    return (
+        Check(every(eq(ndim(ids), 1), eq(ndim(sizes), 2)), "ids have one axis, and sizes are (num_experts, block_m)", "call tile_plan"),
+        # One below the limit is the bin of dropped rows, another the end of the last bin.
+        Check(every(_experts(sizes) > 0, _experts(sizes) < INT32_LIMIT - 2, _block_m(sizes) > 0), "num_experts and block_m are at least 1", "call tile_plan"),
+        Check(_tiles(ids, sizes) < INT32_LIMIT, "fewer than 2**31 tiles, ceil(rows / block_m) + num_experts", "split the rows, or raise block_m"),
+        *more,
+    )
+
+
+def _outputs(*names_and_shapes) -> tuple[tuple[Buffer, ...], tuple[Output, ...]]:
+    buffers = tuple(Buffer(name, INT32, i, output=True) for i, (name, _) in enumerate(names_and_shapes))
+    return buffers, tuple(Output(INT32, shape) for _, shape in names_and_shapes)
+
+
+def _tile_outputs(ids: int, sizes: int):
+    tiles = (_tiles(ids, sizes),)
+    return ("tile_expert", tiles), ("tile_row_start", tiles), ("tile_row_count", tiles)
+
+
+_ROWS, _IDS_STEP = Scalar("rows", "long", dim(0, 0)), Scalar("ids_step", "long", stride(0, 0))
+_CHUNKS = maximum(ceildiv(dim(0, 0), chunk(dim(0, 0))), 1)
+_THREAD = ("simdgroup", "lane")
+_STEP_WORDS = 4  # bytes per thread of a counting step: its bin
+
+
+def _count(v: Variant) -> Signature:
+    """ids, sizes -> rank of each row among the rows of its chunk and bin; rows of each chunk in each bin."""
+    outputs, results = _outputs(("rank", (dim(0, 0),)), ("counts", (_CHUNKS, _experts(1) + 1)))
+    return Signature(
+        buffers=(Buffer("ids", element_type(v.types[0]), 0), *outputs), params="CountParams",
+        scalars=(_ROWS, _IDS_STEP, Scalar("chunk", "long", chunk(dim(0, 0))), Scalar("experts", "int", _experts(1))),
+        outputs=results, checks=_checks(0, 1), when=rule(1), grid=(_CHUNKS, rule(1), rule(1)), threads=v.tile.threads,
+        threadgroup_bytes=v.tile.threads * _STEP_WORDS, builtins=("block", *_THREAD), shape_inputs=(1,))
+
+
+def _scan(v: Variant) -> Signature:
+    """counts, ids, sizes -> first position of each chunk's rows in each bin, starts of the bins, tiles, dropped rows."""
+    bins = _experts(2) + 1
+    outputs, results = _outputs(("base", (dim(0, 0), dim(0, 1))), ("row_start", (bins + 1,)), ("tile_start", (bins + 1,)),
+                                *_tile_outputs(1, 2), ("dropped", (rule(1),)))
+    agree = Check(every(eq(ndim(0), 2), eq(dim(0, 1), bins)), "counts have one column per expert and one for dropped rows", "call tile_plan")
+    return Signature(
+        buffers=(Buffer("counts", INT32, 0), *outputs), params="ScanParams",
+        scalars=(Scalar("tiles", "int", _tiles(1, 2)), Scalar("chunks", "int", dim(0, 0)), Scalar("experts", "int", _experts(2)),
+                 Scalar("block_m", "int", _block_m(2))),
+        outputs=results, checks=_checks(1, 2, agree), when=rule(1), grid=(rule(1),) * 3, threads=v.tile.threads,
+        threadgroup_bytes=_sums(v), builtins=_THREAD, shape_inputs=(1, 2))
+
+
+def _scatter(v: Variant) -> Signature:
+    """ids, rank, base -> order and inverse."""
+    outputs, results = _outputs(("order", (dim(0, 0),)), ("inverse", (dim(0, 0),)))
+    agree = Check(every(eq(ndim(0), 1), eq(dim(0, 0), dim(1, 0)), eq(ndim(2), 2), dim(2, 1) > 1), "one rank per row, one base per chunk and bin", "call tile_plan")
+    return Signature(
+        buffers=(Buffer("ids", element_type(v.types[0]), 0), Buffer("rank", INT32, 1), Buffer("base", INT32, 2), *outputs), params="ScatterParams",
+        scalars=(_ROWS, _IDS_STEP, Scalar("chunk", "long", chunk(dim(0, 0))), Scalar("experts", "int", dim(2, 1) - 1)),
+        outputs=results, checks=(agree,), when=rule(1), grid=(ceildiv(dim(0, 0), v.tile.threads), rule(1), rule(1)),
+        threads=v.tile.threads, builtins=("block", *_THREAD))
+
+
+def _whole(v: Variant) -> Signature:
+    """ids, sizes -> the plan."""
+    outputs, results = _outputs(*_tile_outputs(0, 1), ("order", (dim(0, 0),)), ("inverse", (dim(0, 0),)), ("dropped", (rule(1),)))
+    few = Check(_experts(1) <= WHOLE_EXPERTS, f"at most {WHOLE_EXPERTS} experts", "three launches take any number")
+    bins = (WHOLE_EXPERTS + 1) + 2 * (WHOLE_EXPERTS + 2)  # counts, starts of rows and of tiles
+    return Signature(
+        buffers=(Buffer("ids", element_type(v.types[0]), 0, optional=True), *outputs), params="WholeParams",
+        scalars=(_ROWS, _IDS_STEP, Scalar("tiles", "int", _tiles(0, 1)), Scalar("experts", "int", _experts(1)), Scalar("block_m", "int", _block_m(1))),
+        outputs=results, checks=_checks(0, 1, few), when=rule(1), grid=(rule(1),) * 3, threads=v.tile.threads,
+        threadgroup_bytes=v.tile.threads * _STEP_WORDS + _sums(v) + bins * INT32.bytes, builtins=_THREAD, shape_inputs=(1,))
+
+
+def _sums(v: Variant) -> int:
+    """Bytes of the sums of simdgroups: rows and tiles."""
+    return v.tile.threads // SIMD_WIDTH * 2 * INT32.bytes
+
+
+SIGNATURES = {"count": _count, "scan": _scan, "scatter": _scatter, "whole": _whole}
+
+
+def signature(v: Variant) -> Signature:
+    """Arguments, geometry and preconditions of a variant."""
+    return SIGNATURES[v.dataflow](v)
+
+
+def cost(v: Variant) -> Cost:
+    """What one launch does. Loads of ids, rank, base and counts and all barriers are exact; what a counting step adds to its
+    counts depends on the ids, and counts as nothing."""
+    word = INT32.bytes
+    rows, steps = dim(0, 0), ceildiv(dim(0, 0), v.tile.threads)
+    compared = steps * (v.tile.threads * v.tile.threads * _STEP_WORDS)  # every thread reads all bins of its step
+    if v.dataflow == "count":
+        return _cost((rows * word,), (rows + _CHUNKS * (_experts(1) + 1)) * word, steps * 2, compared, steps * (v.tile.threads * _STEP_WORDS))
+    if v.dataflow == "scan":
+        bins, tiles = _experts(2) + 1, _tiles(1, 2)
+        blocks = ceildiv(bins, v.tile.threads)
+        # Both passes over a column of counts; three barriers of each prefix sum, one before tiles are looked up.
+        return _cost((dim(0, 0) * bins * (2 * word),), (dim(0, 0) * bins + (bins + 1) * 2 + tiles * 3 + 1) * word, blocks * 2 + 1)
+    if v.dataflow == "scatter":
+        return _cost((rows * word,) * 3, rows * (2 * word), rule(0))
+    blocks = ceildiv(_experts(1) + 1, v.tile.threads)
+    return _cost((rows * (2 * word),), (_tiles(0, 1) * 3 + rows * 3 + 1) * word, steps * 2 + blocks * 2 + 2, compared, steps * (v.tile.threads * _STEP_WORDS))
+
+
+def _cost(operands, output, barriers, threadgroup_load=rule(0), threadgroup_store=rule(0)) -> Cost:
+    return Cost(macs=rule(0), matmul2d=rule(0), operand_bytes=operands, output_bytes=output, accumulator_words=0, operand_words=0,
+                barriers=barriers, threadgroup_load=threadgroup_load, threadgroup_store=threadgroup_store)
