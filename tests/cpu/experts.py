@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from mlx_tensorops.formats import Format, by_name
+from mlx_tensorops.formats import Format, by_name, codec
+from mlx_tensorops.primitives import _native
 
 from .oracle import activate, f64
 
@@ -59,16 +60,8 @@ def experts(rng: np.random.Generator, name: str | None, e: int, n: int, k: int, 
 
 
 def values_of(w: mx.array, scales: mx.array, biases: mx.array | None, form: Format, transpose: bool) -> np.ndarray:
-    """[E, K, N]. MLX's dequantize in float32 is exact for the floating formats. For affine ones it gives the codes; their one fused
-    multiply-add is exact in float64 before it is rounded to float32."""
-    quantised = dict(group_size=form.group, bits=form.bits, mode=form.mode, dtype=mx.float32)
-    if biases is None:
-        values = np.array(mx.dequantize(w, scales, **quantised)).astype(np.float64)
-    else:
-        ones = mx.ones(scales.shape, mx.float32)
-        codes = np.array(mx.dequantize(w, ones, mx.zeros_like(ones), **quantised)).astype(np.float64)
-        spread = [np.repeat(f64(x), form.group, axis=-1) for x in (scales, biases)]
-        values = (codes * spread[0] + spread[1]).astype(np.float32).astype(np.float64)
+    """[E, K, N] by the NumPy codec: MLX's dequantize refuses nvfp4 weights of an odd number of groups."""
+    values = codec.weights_f32(w, scales, biases, form).astype(np.float64)
     return values.swapaxes(1, 2) if transpose else values
 
 
@@ -85,13 +78,13 @@ def product(x, weights: Experts, rhs, lhs=None, *, bias=None, global_scale=None,
         index = np.arange(math.prod(x.shape[:-2])).reshape(x.shape[:-2])
     else:
         index = np.array(lhs).astype(np.int64)
+    matrices = values.reshape(index.size if lhs is None else math.prod(x.shape[:-2]), *values.shape[-2:])
     index, rhs = np.broadcast_arrays(index, rhs)
-    matrices = values.reshape(-1, *values.shape[-2:])
     e, k, n = weights.values.shape
     scale = factor(e, global_scale, divisor)
     want = np.zeros((*rhs.shape, x.shape[-2], n))
     slack = np.zeros_like(want)
-    flat, flat_slack = want.reshape(-1, *want.shape[-2:]), slack.reshape(-1, *want.shape[-2:])
+    flat, flat_slack = (a.reshape(rhs.size, *a.shape[-2:]) for a in (want, slack))
     valid = (rhs >= 0) & (rhs < e) & (index >= 0) & (index < len(matrices))
     for expert in np.unique(rhs[valid]):
         rows = np.flatnonzero((valid & (rhs == expert)).reshape(-1))
@@ -115,3 +108,38 @@ def gated(g: np.ndarray, u: np.ndarray, name: str, alpha: float = 1.702, limit: 
             g, u = np.minimum(g, limit), np.clip(u, -limit, limit)
             return g / (1 + np.exp(-alpha * g)) * (u + 1)
     raise ValueError(name)
+
+
+# ---- the operations, called with the above -----------------------------------------------------------
+
+
+def gather_mm(x, weights: Experts, rhs, lhs=None, *, dtype=None, global_scale=None, divisor=1.0, bias=None, activation=None, plan=None, stream=None):
+    return _native.ext().cpu_gather_mm(x, *weights.stored, weights.native, weights.transpose, dtype or x.dtype, lhs, rhs,
+                                       global_scale if global_scale is None else (global_scale, divisor), bias, activation, plan, stream)
+
+
+def gateup(x, gate: Experts, up: Experts, rhs, lhs=None, *, dtype=None, global_scales=(None, None), biases=(None, None), activation=None, alpha=1.702, limit=7.0,
+           plan=None):
+    return _native.ext().cpu_gather_gateup(x, (*gate.stored, biases[0]), (*up.stored, biases[1]), gate.native, gate.transpose, dtype or x.dtype, lhs, rhs,
+                                           global_scales, activation, alpha, limit, plan)
+
+
+def combine(x, weights: Experts, rhs, scores, *, dtype=None, global_scale=None, divisor=1.0, bias=None):
+    return _native.ext().cpu_gather_combine(x, *weights.stored, weights.native, weights.transpose, dtype or x.dtype, rhs, scores,
+                                            global_scale if global_scale is None else (global_scale, divisor), bias)
+
+
+def plan(rhs, num_experts: int, block_m: int) -> list[mx.array]:
+    return _native.ext().cpu_tile_plan(rhs, num_experts, block_m)[:4]
+
+
+def counters(run) -> dict[str, int]:
+    """What the engine counted while ``run()`` was evaluated."""
+    _native.ext().cpu_counters_reset()
+    mx.eval(run())
+    return _native.ext().cpu_counters()
+
+
+def ids(rng: np.random.Generator, shape, experts: int, *, outside: bool = False, dtype=np.int32) -> mx.array:
+    low, high = (-2, experts + 3) if outside else (0, experts)
+    return mx.array(rng.integers(low, high, shape).astype(dtype))
