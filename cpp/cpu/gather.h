@@ -88,7 +88,7 @@ struct Tiles {
 
 // Pairs first .. first + count - 1, experts ascending.
 Walk walk_by_expert(const Indices& ids, const RowSource&, int64_t first, int64_t count, int64_t experts);
-// Throws std::invalid_argument unless every pair is in one tile, and that tile is of its expert.
+// Throws std::runtime_error unless every pair is in one tile, and that tile is of its expert.
 Walk walk_by_plan(const char* op, const Tiles&, const Indices& ids, const RowSource&, int64_t pairs, int64_t experts);
 
 struct Gather {

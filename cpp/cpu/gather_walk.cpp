@@ -35,7 +35,7 @@ Walk walk_by_plan(const char* op, const Tiles& plan, const Indices& ids, const R
     std::ostringstream text;
     text << "[" << op << "] plan: ";
     (text << ... << parts) << "; build the plan from these ids";
-    throw std::invalid_argument(text.str());
+    throw std::runtime_error(text.str());
   };
   Walk walk;
   walk.order.resize(pairs);
