@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import formats
-from ..epilogues import GATES
+from ..epilogues import GATES, Epilogue
 from ..formats import GLOBAL_SCALE_DIVISOR, Format
 from ._gemm_run import finish as epilogue
 from ._weights import Group
@@ -40,14 +40,21 @@ def whole(mx, fmt: Format, transpose: bool, x, group: Group):
     return mx.matmul(x, weights.swapaxes(-1, -2) if transpose else weights)
 
 
-def gathered(mx, fmt: Format | None, transpose: bool, x, group: Group, lhs, rhs, sorted_indices: bool = False):
+def gathered(mx, fmt: Format | None, transpose: bool, x, group: Group, lhs, rhs, ascending: bool = False):
     """``x[lhs] @ weights[rhs]`` in f32; the indices are in range."""
     x = x.astype(mx.float32)
-    indices = dict(lhs_indices=lhs, rhs_indices=rhs, sorted_indices=sorted_indices)
     if fmt is not None and in_mlx(fmt):
-        return mx.gather_qmm(x, *as_f32(mx, group), **indices, **mode(fmt, transpose))
+        return gathered_by_mlx(mx, fmt, transpose, x, as_f32(mx, group), lhs, rhs, ascending)
     weights = group.w.astype(mx.float32) if fmt is None else decoded(mx, fmt, group)
-    return mx.gather_mm(x, weights.swapaxes(-1, -2) if transpose else weights, **indices)
+    return gathered_by_mlx(mx, None, transpose, x, Group(weights), lhs, rhs, ascending)
+
+
+def gathered_by_mlx(mx, fmt: Format | None, transpose: bool, x, group: Group, lhs, rhs, ascending: bool = False):
+    """The same in MLX's own types."""
+    indices = dict(lhs_indices=lhs, rhs_indices=rhs, sorted_indices=ascending)
+    if fmt is not None:
+        return mx.gather_qmm(x, *group, **indices, **mode(fmt, transpose))
+    return mx.gather_mm(x, group.w.swapaxes(-1, -2) if transpose else group.w, **indices)
 
 
 def scaled(y, scale, convention: str):
@@ -55,9 +62,9 @@ def scaled(y, scale, convention: str):
     return y if scale is None else y * (scale / DIVISORS[convention])
 
 
-def finish(mx, spec, y, bias, residual):
-    """The epilogue of an f32 sum, rounded once."""
-    return epilogue(mx, spec.epilogue, y, bias, residual, None).astype(getattr(mx, spec.out))
+def finish(mx, formula: Epilogue, out: str, y, bias=None, residual=None):
+    """An f32 sum with its epilogue, rounded once."""
+    return epilogue(mx, formula, y, bias, residual, None).astype(getattr(mx, out))
 
 
 def gated(mx, spec, gate, up):

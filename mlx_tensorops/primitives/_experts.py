@@ -10,10 +10,10 @@ import math
 from typing import Any, NamedTuple
 
 from ..errors import DTypeError, ShapeError, TensorOpsError, fail
+from ..plans import TilePlan
 from . import _shapes
 from ._arguments import dtype_name
-
-PLAN = ("tile_expert", "tile_row_start", "tile_row_count", "order")  # arrays of a plan that kernels read
+from ._weighted_signature import PLAN
 
 
 class Rows(NamedTuple):
@@ -82,7 +82,7 @@ def pairs(op: str, x_batch: tuple, expert_batch: tuple, lhs, rhs) -> tuple:
 
 def check_plan(op: str, plan, experts: int, batch: tuple, m: int) -> None:
     """Refuse what is no plan, or a plan of other rows or experts."""
-    if not all(hasattr(plan, name) for name in (*PLAN, "num_experts", "rows", "block_m")):
+    if not isinstance(plan, TilePlan):
         fail(op, f"plan is a {type(plan).__name__}", instead="mlx_tensorops.tile_plan(expert_ids, num_experts=...)", cls=DTypeError)
     if plan.num_experts != experts:
         fail(op, f"plan is for {plan.num_experts} experts, the weights hold {experts}", nearest=f"num_experts={experts}", cls=ShapeError)
@@ -92,10 +92,9 @@ def check_plan(op: str, plan, experts: int, batch: tuple, m: int) -> None:
         fail(op, f"plan orders {plan.rows} rows, and this call has {count}", nearest=str(count), instead=f"tile_plan of {ids}", cls=ShapeError)
 
 
-def plan_arrays(mx, plan) -> dict:
-    """The plan's arrays by name."""
-    found = {name: getattr(plan, name) for name in PLAN}
-    return {name: value if isinstance(value, mx.array) else mx.array(value, mx.int32) for name, value in found.items()}
+def plan_arrays(plan) -> dict:
+    """The arrays of a plan that kernels read, by name."""
+    return {name: getattr(plan, name) for name in PLAN}
 
 
 def in_range(mx, ids, count: int):

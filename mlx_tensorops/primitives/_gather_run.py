@@ -11,6 +11,7 @@ from ..spec import WeightedSpec
 from . import _compose, _enqueue, _experts
 from ._experts import Rows
 from ._kernel import Kernel
+from ._tile_plan_build import tile_plan
 from ._weights import Group, alike, columns
 
 
@@ -37,21 +38,22 @@ def _cpu(decision, natural: str) -> Callable:
     divisor = _compose.DIVISORS.get(spec.weights.global_scale)
 
     def run(x, group, rows, scale, bias, stream):
-        x, group = cpu_types(mx, spec, x, group)
+        x, (group,) = cpu_types(mx, spec, x, group)
         w, scales, biases = group
         return product(x, w, scales, biases, native, transpose, out, rows.lhs, cpu_ids(mx, rows, w), None if scale is None else (scale, divisor), bias,
-                       activation, cpu_plan(mx, rows, x), stream)
+                       activation, cpu_plan(rows, x), stream)
 
     return run
 
 
-def cpu_types(mx, spec, x, group: Group):
+def cpu_types(mx, spec, x, *groups: Group):
     """Integers as the type that they are multiplied in; the engine takes any mixture of floating types."""
     if not mx.issubdtype(x.dtype, mx.floating):
         x = x.astype(getattr(mx, spec.x))
-    if not spec.weights.format and not mx.issubdtype(group.w.dtype, mx.floating):
-        group = Group(group.w.astype(getattr(mx, spec.weights.stored)))
-    return x, group
+    if not spec.weights.format:
+        stored = getattr(mx, spec.weights.stored)
+        groups = [g if mx.issubdtype(g.w.dtype, mx.floating) else Group(g.w.astype(stored)) for g in groups]
+    return x, groups
 
 
 def cpu_ids(mx, rows: Rows, w):
@@ -59,9 +61,9 @@ def cpu_ids(mx, rows: Rows, w):
     return _experts.default(mx, w.shape[:-2]) if rows.rhs is None else rows.rhs
 
 
-def cpu_plan(mx, rows: Rows, x):
+def cpu_plan(rows: Rows, x):
     """The plan as the engine takes it. A plan of the rows of larger matrices is no plan of the matrices: the engine groups these itself."""
-    return None if rows.plan is None or x.shape[-2] != 1 else tuple(_experts.plan_arrays(mx, rows.plan).values())
+    return None if rows.plan is None or x.shape[-2] != 1 else tuple(_experts.plan_arrays(rows.plan).values())
 
 
 def _mlx(decision, natural: str) -> Callable:
@@ -72,38 +74,35 @@ def _mlx(decision, natural: str) -> Callable:
     plain = _compose.in_mlx(fmt) and not spec.epilogue and not spec.weights.global_scale and spec.out == natural
 
     def run(x, group, rows, scale, bias, stream):
+        own = plain and (fmt is not None or natural == "float32" or device.is_gpu(stream))  # dense on CPU, MLX has f32 only
         with _compose.on(mx, stream):
-            own = plain and (fmt is not None or natural == "float32" or device.is_gpu(stream))  # dense on CPU, MLX has f32 only
-            return _composed(mx, spec, fmt, own, x, group, rows, scale, bias)
+            y, valid = sums(mx, spec, x, group, rows, scale, bias, own)
+            return masked(mx, _compose.finish(mx, replace(spec.epilogue, bias=False), spec.out, y), valid)
 
     return run
 
 
-def _composed(mx, spec, fmt, own: bool, x, group, rows, scale, bias):
+def sums(mx, spec: WeightedSpec, x, group: Group, rows: Rows, scale, bias, own: bool = False):
+    """(the products of MLX operations with scale and bias, where the ids are in range). f32, but for ``own``: MLX's own operation."""
+    fmt, transpose = format_of(spec), spec.weights.transpose
     batch = _experts.pairs(spec.op, x.shape[:-2], group.w.shape[:-2], rows.lhs, rows.rhs)
-    n, transpose = columns(group, fmt, spec.weights.transpose), spec.weights.transpose
+    shape = (*batch, x.shape[-2], columns(group, fmt, transpose))
     lhs, rhs, valid = in_range(mx, rows, math.prod(x.shape[:-2]), math.prod(group.w.shape[:-2]))
-    ascending = rows.sorted and sorted_form(x, lhs, batch)
-    if 0 in (*batch, x.shape[-2], x.shape[-1], n) or valid is False:
-        y = mx.zeros((*batch, x.shape[-2], n), mx.float32)
-    elif own:
-        y = _plain(mx, spec, fmt, x, group, lhs, rhs, ascending)
+    if 0 in (*shape, x.shape[-1]) or valid is False:
+        y = mx.zeros(shape, mx.float32)
     else:
-        y = _compose.gathered(mx, fmt, transpose, x, group, lhs, rhs, ascending)
-    if scale is not None or bias is not None:
+        product = _compose.gathered_by_mlx if own else _compose.gathered
+        y = product(mx, fmt, transpose, x, group, lhs, rhs, rows.sorted and sorted_form(x, lhs, batch))
+    if valid is not False and (scale is not None or bias is not None):
         ids = _experts.default(mx, group.w.shape[:-2]) if rhs is None else rhs
         y = _compose.scaled(y, None if scale is None else scale[ids][..., None, None], spec.weights.global_scale)
-        bias = None if bias is None else bias[ids][..., None, :]
-    y = _compose.finish(mx, spec, y, bias, None)
+        y = y if bias is None else y + bias[ids][..., None, :].astype(mx.float32)
+    return y, valid
+
+
+def masked(mx, y, valid):
+    """y with zeros where the ids are out of range; y itself where the host knows that they are not, or where y is zero."""
     return y if valid is None or valid is False else mx.where(valid[..., None, None], y, mx.zeros((), y.dtype))
-
-
-def _plain(mx, spec, fmt, x, group, lhs, rhs, ascending: bool):
-    """MLX's own operation."""
-    indices = dict(lhs_indices=lhs, rhs_indices=rhs, sorted_indices=ascending)
-    if fmt is not None:
-        return mx.gather_qmm(x, *group, **indices, **_compose.mode(fmt, spec.weights.transpose))
-    return mx.gather_mm(x, group.w.swapaxes(-1, -2) if spec.weights.transpose else group.w, **indices)
 
 
 def sorted_form(x, lhs, batch: tuple) -> bool:
@@ -146,8 +145,7 @@ def _variants(decision, natural: str) -> Callable:
             kernel = kernels.get(spec)
             if kernel is None:
                 kernel = kernels[spec] = Kernel(resolved(decision, spec), spec.op)
-            y = kernel.launch(arrays, stream)[0].reshape(shape)
-            return y if valid is None else mx.where(valid[..., None, None], y, mx.zeros((), y.dtype))
+            return masked(mx, kernel.launch(arrays, stream)[0].reshape(shape), valid)
 
     return run
 
@@ -170,9 +168,9 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
     valid = None if rows.lhs is None or rows.lhs_known else mx.broadcast_to(_experts.in_range(mx, rows.lhs, math.prod(x.shape[:-2])), batch)
     multiplied = getattr(mx, spec.x)
     arrays = dict(x=(x if x.dtype == multiplied else x.astype(multiplied)).reshape(-1, x.shape[-1]), x_rows=source)
-    for suffix, group, scale, bias in zip(("",) if len(groups) == 1 else ("_gate", "_up"), groups, scales, biases):
-        stored = getattr(mx, spec.weights.stored)
-        for name, part in alike(group)._asdict().items():
+    stored = getattr(mx, spec.weights.stored)
+    for suffix, group, scale, bias in zip(("",) if len(groups) == 1 else ("_gate", "_up"), alike(mx, *groups), scales, biases):
+        for name, part in group._asdict().items():
             if part is not None:
                 part = part.astype(stored) if name == "w" and part.dtype != stored else part
                 arrays[name + suffix] = part if part.ndim == 3 else part.reshape(experts, *part.shape[-2:])
@@ -180,21 +178,14 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
         arrays["bias" + suffix] = bias
     plan = rows.plan
     if plan is None and not rows.sorted:
-        plan = _plan(ids, experts, stream)
+        plan = tile_plan(ids, num_experts=experts, stream=stream)
     if plan is None:
         arrays["experts"] = ids
         block_m = 0
     else:
-        arrays |= _experts.plan_arrays(mx, plan)
+        arrays |= _experts.plan_arrays(plan)
         block_m = plan.block_m
     if plan is None and source is None and arrays["x"].shape[0] != ids.shape[0]:
         arrays["x_rows"] = source = mx.arange(ids.shape[0], dtype=mx.int32) // (ids.shape[0] // arrays["x"].shape[0])
     spec = replace(spec, rows="plan" if plan is not None else "runs", indirect=source is not None, block_m=block_m)
     return spec, arrays, valid, (*batch, x.shape[-2], n)
-
-
-def _plan(ids, experts: int, stream):
-    """A plan of lazily known ids."""
-    import mlx_tensorops
-
-    return mlx_tensorops.tile_plan(ids, num_experts=experts, stream=stream)

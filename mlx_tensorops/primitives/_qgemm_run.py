@@ -8,7 +8,7 @@ from typing import Callable
 from ..formats import Format
 from . import _compose, _shapes
 from ._kernel import Kernel
-from ._weights import Group, alike, columns, first_matrix
+from ._weights import Group, columns, first_matrix
 
 OP = "quantized_matmul"
 
@@ -90,7 +90,7 @@ def _mlx(decision, fmt: Format, natural: str) -> Callable:
                 y = mx.zeros(_result_shape(spec, fmt, x.shape, group), mx.float32)
             else:
                 y = _compose.scaled(_compose.whole(mx, fmt, transpose, x, group), scale, spec.weights.global_scale)
-            return _compose.finish(mx, spec, y, bias, residual)
+            return _compose.finish(mx, spec.epilogue, spec.out, y, bias, residual)
 
     return run
 
@@ -118,7 +118,7 @@ def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tupl
         x = x[None]
     shape = _result_shape(spec, fmt, x.shape, group)
     multiplied = getattr(mx, spec.x)
-    x, group, addend, unplace = (_stacked if spec.batched else _flat)(mx, x if x.dtype == multiplied else x.astype(multiplied), alike(group), shape)
+    x, group, addend, unplace = (_stacked if spec.batched else _flat)(mx, x if x.dtype == multiplied else x.astype(multiplied), group, shape)
     return dict(x=x, global_scale=scale, bias=addend(bias), residual=addend(residual), **group._asdict()), unplace
 
 

@@ -80,24 +80,28 @@ def weight_spec(fmt: Format | None, group: Group, transpose: bool, convention: s
     stored = dtype_name(group.w.dtype)
     if fmt is None:
         return WeightSpec("", stored if stored in FLOATS else natural, transpose=transpose)
-    return WeightSpec(fmt.name, stored, _scale_type(group), transpose, convention)
+    return WeightSpec(fmt.name, stored, dtype_name(group.scales.dtype), transpose, convention)
 
 
-def _scale_type(group: Group) -> str:
-    import mlx.core as mx
+def alike(mx, *groups: Group) -> list[Group]:
+    """The groups with scales and biases of one type, and dense weights of one type."""
+    packed = groups[0].scales is not None
+    parts = [part for group in groups for part in (group[1:] if packed else group) if part is not None]
+    if all(part.dtype == parts[0].dtype for part in parts):
+        return list(groups)
+    common = mx.result_type(*parts)
+    if packed:
+        return [Group(g.w, g.scales.astype(common), None if g.biases is None else g.biases.astype(common)) for g in groups]
+    return [Group(g.w.astype(common)) for g in groups]
 
-    both = (group.scales,) if group.biases is None else group[1:]
-    return dtype_name(mx.result_type(*both))
 
-
-def alike(group: Group) -> Group:
-    """The group with scales and biases of one type."""
-    if group.biases is None or group.scales.dtype == group.biases.dtype:
-        return group
-    import mlx.core as mx
-
-    common = mx.result_type(group.scales, group.biases)
-    return Group(group.w, group.scales.astype(common), group.biases.astype(common))
+def as_group(op: str, name: str, value) -> Group:
+    """Weights as callers pass them: dense as an array, quantised as the tuple that ``mx.quantize`` returns."""
+    if isinstance(value, (tuple, list)):
+        if len(value) not in (2, 3):
+            fail(op, f"{name} is a {type(value).__name__} of {len(value)}", nearest="(w, scales) or (w, scales, biases)", cls=DTypeError)
+        return Group(*value)
+    return Group(value)
 
 
 def convention(amax, prescaled) -> str:
@@ -174,7 +178,7 @@ def refuse_packed(op: str, fmt: Format, transpose: bool, x, w, scales, biases) -
     wanted = (*w[:-1], along // fmt.group)
     if along % fmt.group:
         fail(op, f"w packs {along} weights along its last axis, which is no multiple of the group size {fmt.group}",
-             nearest=str(along // fmt.group * fmt.group), cls=ShapeError)
+             nearest=f"group_size={along // scales[-1]}" if scales and scales[-1] else None, cls=ShapeError)
     for name, shape in (("scales", scales), ("biases", biases)):
         if shape is not None and tuple(shape) != wanted:
             fail(op, f"{name} have shape {tuple(shape)}: one for each {fmt.group} weights of w, whose shape is {tuple(w)}", nearest=str(wanted),

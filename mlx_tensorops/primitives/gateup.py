@@ -21,7 +21,7 @@ FAMILY = Family(
     gradient=_weighted.gradient,
     work=_weighted.work,
     seen=_weighted.seen,
-    describe={"gather_gateup": "primitives.gated:describe_gather_gateup"},
+    describe={"gather_gateup": "primitives.gated:describe_gather_gateup", "switch_glu": "primitives.switch_glu:describe_switch_glu"},
     fast_route=False,
-    public={"gather_gateup": "primitives.gated:gather_gateup", "switch_glu": "primitives.gated:switch_glu"},
+    public={"gather_gateup": "primitives.gated:gather_gateup", "switch_glu": "primitives.switch_glu:switch_glu"},
 )

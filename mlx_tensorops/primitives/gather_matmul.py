@@ -17,7 +17,7 @@ FAMILY_NAME = "gather"
 
 
 class Plan(NamedTuple):
-    """A resolved call: the decision, the shape guard of x and the weights, the convention of the global scale, and what runs."""
+    """A resolved call: the decision, the shape guard of x and the weights, and what runs."""
 
     decision: resolve.Decision
     guard: Callable
@@ -90,6 +90,16 @@ def gather_qmm(x, w, scales, biases=None, lhs_indices=None, rhs_indices=None, tr
 def _call(op, x, group, lhs, rhs, transpose, mode, amax, prescaled, sorted_indices, plan, bias, activation, out_dtype, precision, engine, stream):
     import mlx.core as mx
 
+    found = lookup(op, x, group, transpose, mode, amax, prescaled, plan, bias, activation, out_dtype, precision, engine, stream)
+    rows = guarded(mx, op, found, x, group, lhs, rhs, sorted_indices, plan)
+    if tracing.recording:
+        tracing.call(op, found.decision, (x.shape, group.w.shape))
+    scale, bias = per_expert(mx, op, found.decision.spec, group, amax, prescaled, bias)
+    return found.run(x, group, rows, scale, bias, stream)
+
+
+def lookup(op, x, group, transpose, mode, amax, prescaled, plan, bias, activation, out_dtype, precision, engine, stream) -> Plan:
+    """The plan of a call; ``mode`` is (mode, group_size, bits), None for dense weights."""
     w, scales, biases = group
     try:
         key = (
@@ -101,18 +111,14 @@ def _call(op, x, group, lhs, rhs, transpose, mode, amax, prescaled, sorted_indic
     except (AttributeError, TypeError):
         key = found = None
     if found is None:
-        decision, natural = _decide(mx, op, x, group, transpose, mode, amax, prescaled, plan, bias, activation, out_dtype, precision, engine, stream)
-        found = Plan(decision, _guard(op, decision.spec), _gather_run.runner(decision, natural))
+        decision, natural = _decide(op, x, group, transpose, mode, amax, prescaled, plan, bias, activation, out_dtype, precision, engine, stream)
+        found = Plan(decision, guard_of(op, decision.spec), _gather_run.runner(decision, natural))
         if key is not None:
             _plans[key] = found
-    rows = _rows(mx, op, found, x, group, lhs, rhs, sorted_indices, plan)
-    if tracing.recording:
-        tracing.call(op, found.decision, (x.shape, w.shape))
-    scale, bias = _per_expert(mx, op, found.decision.spec, group, amax, prescaled, bias)
-    return found.run(x, group, rows, scale, bias, stream)
+    return found
 
 
-def _rows(mx, op: str, found: Plan, x, group: Group, lhs, rhs, sorted_indices, plan) -> _experts.Rows:
+def guarded(mx, op: str, found: Plan, x, group: Group, lhs, rhs, sorted_indices, plan) -> _experts.Rows:
     """The guard: shapes of x and the weights, indices, the plan."""
     found.guard(x.shape, group.w.shape, *(None if part is None else part.shape for part in group[1:]))
     own, experts = x.shape[:-2], group.w.shape[:-2]
@@ -123,7 +129,7 @@ def _rows(mx, op: str, found: Plan, x, group: Group, lhs, rhs, sorted_indices, p
     return rows
 
 
-def _per_expert(mx, op: str, spec, group: Group, amax, prescaled, bias):
+def per_expert(mx, op: str, spec, group: Group, amax, prescaled, bias):
     """(global scale, bias) with one flat axis of experts."""
     if amax is None and prescaled is None and bias is None:
         return None, None
@@ -133,8 +139,10 @@ def _per_expert(mx, op: str, spec, group: Group, amax, prescaled, bias):
     return scale, _weights.expert_bias(op, _arguments.floating(mx, bias), batch, _weights.columns(group, fmt, spec.weights.transpose))
 
 
-def _decide(mx, op, x, group, transpose, mode, amax, prescaled, plan, bias, activation, out_dtype, precision, engine, stream):
+def _decide(op, x, group, transpose, mode, amax, prescaled, plan, bias, activation, out_dtype, precision, engine, stream):
     """(decision, natural type)."""
+    import mlx.core as mx
+
     _arguments.words(op, engine, precision, activation)
     fmt = None
     if mode is None:
@@ -142,6 +150,7 @@ def _decide(mx, op, x, group, transpose, mode, amax, prescaled, plan, bias, acti
     else:
         fmt = formats.find(op, *mode)
         natural = _weights.packed_types(mx, op, fmt, x, *group)
+        (group,) = _weights.alike(mx, group)
     extras = _arguments.addend(mx, op, "bias", bias)
     spec = WeightedSpec(
         _weights.multiplied_type(x, out_dtype, natural), _arguments.result_type(mx, op, out_dtype, natural),
@@ -150,7 +159,7 @@ def _decide(mx, op, x, group, transpose, mode, amax, prescaled, plan, bias, acti
     return resolve.resolve(FAMILY_NAME, spec, engine, _enqueue.context(stream)), natural
 
 
-def _guard(op: str, spec: WeightedSpec) -> Callable:
+def guard_of(op: str, spec: WeightedSpec) -> Callable:
     """Raises a ShapeError where MLX would refuse these shapes of x and the weights, or read beyond the scales."""
     fmt = _gather_run.format_of(spec)
     if fmt is None:
@@ -187,8 +196,8 @@ def describe_gather_qmm(x, w, scales, biases=None, lhs_indices=None, rhs_indices
 def _describe(op, x, group, lhs, rhs, transpose, mode, amax, prescaled, sorted_indices, plan, bias, activation, out_dtype, precision, engine, stream):
     import mlx.core as mx
 
-    decision, natural = _decide(mx, op, x, group, transpose, mode, amax, prescaled, plan, bias, activation, out_dtype, precision, engine, stream)
-    rows = _rows(mx, op, Plan(decision, _guard(op, decision.spec), None), x, group, lhs, rhs, sorted_indices, plan)
-    scale, bias = _per_expert(mx, op, decision.spec, group, amax, prescaled, bias)
+    decision, natural = _decide(op, x, group, transpose, mode, amax, prescaled, plan, bias, activation, out_dtype, precision, engine, stream)
+    rows = guarded(mx, op, Plan(decision, guard_of(op, decision.spec), None), x, group, lhs, rhs, sorted_indices, plan)
+    scale, bias = per_expert(mx, op, decision.spec, group, amax, prescaled, bias)
     spec, arrays, _, _ = _gather_run.place(mx, decision, x, (group,), rows, (scale,), (bias,), stream)
     return _gather_run.resolved(decision, spec), tuple(arrays[name].shape for name in names(problem_of(spec), spec.epilogue))

@@ -80,7 +80,7 @@ def quantized_matmul(x, w, scales, biases=None, transpose=True, group_size=None,
         global_scale = _factor(global_scale, weight_scale_2, group_size, bits, mode)
     if bias is not None or residual is not None:
         bias, residual = _floating(bias, residual)
-    return plan.run(x, Group(w, scales, biases), global_scale, bias, residual, stream)
+    return plan.run(x, _group(w, scales, biases), global_scale, bias, residual, stream)
 
 
 def describe(x, w, scales, biases=None, transpose=True, group_size=None, bits=None, mode="affine", *, global_scale=None, weight_scale_2=None,
@@ -91,7 +91,7 @@ def describe(x, w, scales, biases=None, transpose=True, group_size=None, bits=No
     decision, fmt, _ = _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scale, weight_scale_2, out_dtype, precision, engine,
                                bias, activation, residual, stream)
     _guard(fmt, transpose)(x.shape, w.shape, scales.shape, None if biases is None else biases.shape)
-    spec, group = decision.spec, Group(w, scales, biases)
+    spec, group = decision.spec, _group(w, scales, biases)
     if not spec.batched:
         group = _weights.first_matrix(group)
     scale = _factor(global_scale, weight_scale_2, group_size, bits, mode)
@@ -103,6 +103,15 @@ def _factor(amax, prescaled, group_size, bits, mode):
     import mlx.core as mx
 
     return _weights.global_scale(mx, OP, formats.find(OP, mode, group_size, bits), amax, prescaled, None)
+
+
+def _group(w, scales, biases) -> Group:
+    group = Group(w, scales, biases)
+    if biases is None or biases.dtype == scales.dtype:
+        return group
+    import mlx.core as mx
+
+    return _weights.alike(mx, group)[0]
 
 
 def _floating(*addends):
@@ -131,7 +140,7 @@ def _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scal
     _weights.global_scale(mx, OP, fmt, global_scale, weight_scale_2, None)
     convention = _weights.convention(global_scale, weight_scale_2)
     spec = WeightedSpec(
-        _weights.multiplied_type(x, out_dtype, natural), out, _weights.weight_spec(fmt, Group(w, scales, biases), transpose, convention, natural),
+        _weights.multiplied_type(x, out_dtype, natural), out, _weights.weight_spec(fmt, _group(w, scales, biases), transpose, convention, natural),
         batched=x.ndim > 2 and w.ndim > 2, precision=precision, epilogue=Epilogue(bias is not None, activation, residual is not None),
         extras=extras, op=OP)
     return resolve.resolve(FAMILY_NAME, spec, engine, _enqueue.context(stream)), fmt, natural
