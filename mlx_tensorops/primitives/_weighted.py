@@ -144,8 +144,8 @@ def context(v: Variant) -> dict:
         stored_suffixes=("",) if p.gate else p.suffixes, matrix_names={suffix: p.matrix(suffix) for suffix in p.suffixes},
         stacked=v.batched or p.rows != "whole", matrix_number="matrix" if v.batched else "expert", transpose_left=False, transpose_right=shared.transposed(v),
         descriptor=msl.descriptor(m=v.tile.op_m, n=v.tile.op_n, k=v.tile.op_k, transpose_right=shared.transposed(v), relaxed_precision=v.relaxed),
-        x_k="1" if v.layout[0] == "n" else "p.x_k", types_by_name={name: element_type(t) for name, t in inputs.items()},
-        **flow.context(v))
+        x_k="1" if v.layout[0] == "n" else "p.x_k", types_by_name={name: element_type(t) for name, t in inputs.items()}, operands="native",
+    ) | flow.context(v)
 
 
 def cost(v: Variant):

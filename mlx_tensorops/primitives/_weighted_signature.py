@@ -160,11 +160,17 @@ def signature(v: Variant, flow) -> Signature:
         outputs=tuple(Output(types[-1], shape) for _ in results),
         checks=checks(p, v.epilogue, transposed(v), v.batched),
         when=every(SIZES[v.size](f), _layout_fits(v, p, f), _alignment_fits(v, flow, f), flow.fits(v, f)),
-        grid=(ceildiv(f.N, v.tile.n), blocks_m(v, f), f.batch * (slices[0] if slices else 1)),
+        grid=_grid(v, f, slices[0] if slices else rule(1)),
         threads=v.tile.threads,
         threadgroup_bytes=flow.threadgroup_bytes(v),
         builtins=flow.builtins(v) if callable(flow.builtins) else flow.builtins,
     )
+
+
+def _grid(v: Variant, f: Facts, slices: Rule) -> tuple[Rule, Rule, Rule]:
+    """Threadgroups along x, y, z; a swizzle of 2**s rows widens x and pads y (raster.metal.j2 undoes it)."""
+    swizzle = v.option("swizzle", 0)
+    return ceildiv(f.N, v.tile.n) * 2**swizzle, ceildiv(blocks_m(v, f), 2**swizzle), f.batch * slices
 
 
 def slices_of(v: Variant, flow, f: Facts) -> Rule:

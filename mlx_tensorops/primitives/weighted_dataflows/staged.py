@@ -6,11 +6,14 @@ one or two weight tensors against the same rows of x.
 
 from __future__ import annotations
 
+from math import gcd
+
 from ...cost import Cost
-from ...dtypes import element_type
-from ...formats import PACK
-from ...rules import Rule, ceildiv, rule
+from ...dtypes import FLOAT16, FLOAT32, ElementType, element_type
+from ...formats import PACK, by_name
+from ...rules import Rule, ceildiv, every, rule, stride
 from ...variant import SIMD_WIDTH, Variant
+from .._gemm_signature import STRIDE_LIMIT
 from .._weighted_signature import blocks_m, facts_of, names, problem, transposed
 from . import EVERY_ROW, Dataflow, decoded_type
 
@@ -21,14 +24,26 @@ THREADGROUP_BYTES = 32768 - 4096
 BLOCK_K = (32, 64, 16)
 SKEW = (4, 0, 8)  # elements; 4 and 8 are the pitches (36, 40) of shipped kernels with 32-element rows
 
+# What the matrix unit multiplies. "native": x as it is, weights as decoded_type says. "half_scaled": both as half, each row of x times a
+# power of two of its own, for hardware whose bf16 operands fail their probe or whose half subnormals are flushed. "half_fold": both as half,
+# times 2^-14 whatever they hold, as the source of this dataflow does for bf16: activations of 0.01 become subnormal and lose most of
+# their bits, so that it stands here to be compared with and no policy takes it.
+OPERANDS = ("native", "half_scaled", "half_fold")
+
 
 def _step(v: Variant) -> int:
     return v.option("block_k", BLOCK_K[0])
 
 
-def _types(v: Variant):
-    p = problem(v)
-    return element_type(v.types[0]), decoded_type(p.format, v.types[0], v.types[1])
+def _operand_types(operands: str, format_name: str, x: str, stored: str) -> tuple[ElementType, ElementType]:
+    if operands != "native":
+        return FLOAT16, FLOAT16
+    return element_type(x), decoded_type(format_name, x, stored)
+
+
+def _types(v: Variant) -> tuple[ElementType, ElementType]:
+    """Element types of x and the weights where the matrix unit reads them."""
+    return _operand_types(v.option("operands", "native"), problem(v).format, v.types[0], v.types[1])
 
 
 def _staged(v: Variant) -> tuple[int, int]:
@@ -40,9 +55,19 @@ def _staged(v: Variant) -> tuple[int, int]:
     return tuple(-(-elements * size // 16) * 16 for elements, size in ((x_elements, x.bytes), (w_elements, w.bytes)))
 
 
+def _run(v: Variant) -> int:
+    """Neighbouring packs that a thread decodes with one look at their scale."""
+    packs, rows = (_step(v) // PACK, v.tile.n) if transposed(v) else (v.tile.n // PACK, _step(v))
+    return gcd(problem(v).weights.group // PACK, packs, max(packs * rows // v.tile.threads, 1))
+
+
 def _row_bytes(v: Variant) -> int:
-    """Bytes of the block's row numbers, where rows are named by a plan or by runs."""
-    return 0 if problem(v).rows == "whole" else 2 * 4 * v.tile.m
+    """Bytes of the block's row numbers, where rows are named by a plan or by runs, and of the rows' factors."""
+    return 4 * v.tile.m * ((2 if problem(v).rows != "whole" else 0) + _scaled(v))
+
+
+def _scaled(v: Variant) -> bool:
+    return v.option("operands", "native") == "half_scaled"
 
 
 def _scratch(v: Variant) -> int:
@@ -56,21 +81,47 @@ def _threadgroup_bytes(v: Variant) -> int:
 
 
 def _legal(spec, options) -> list[str]:
-    """All tiles fit, in the layout that needs most: rows of K, whose skew comes once for each of the block's rows."""
-    tile, step = options["tile"], options.get("block_k", BLOCK_K[0])
-    pitch = step + options.get("skew", SKEW[0])
-    decoded = decoded_type(spec.weights.format, spec.x, spec.weights.stored)
-    x_rows = tile.m if options.get("x", "staged") == "staged" else 0
-    size = pitch * (x_rows * element_type(spec.x).bytes + tile.n * spec.destinations * decoded.bytes) + 8 * tile.m
+    """Everything fits, in the layout that needs most: rows of K, whose skew comes once for each of the block's rows."""
+    chosen = {axis: options.get(axis, values[0]) for axis, values in AXES.items()}
+    tile, step, skew, device_x = options["tile"], chosen["block_k"], chosen["skew"], chosen["x"] == "device"
+    whole = spec.rows == "whole"
+    x, w = _operand_types(chosen["operands"], spec.weights.format, spec.x, spec.weights.stored)
+    staged = (step + skew) * ((0 if device_x else tile.m * x.bytes) + tile.n * spec.destinations * w.bytes)
+    scratch = tile.m * (tile.n + skew) * 4 if chosen["store"] == "scratch" else 0
+    size = max(staged, scratch) + 4 * tile.m * ((0 if whole else 2) + (chosen["operands"] == "half_scaled"))
     found = []
     if size > THREADGROUP_BYTES:
         found.append(f"{size} bytes of threadgroup memory; {THREADGROUP_BYTES} are free: stage a smaller part of K")
     if step % tile.op_k:
         found.append(f"steps of {step} are no whole operations of K = {tile.op_k}")
-    if options.get("x", "staged") == "device" and spec.rows != "whole":
+    if not device_x and tile.threads % step:
+        found.append(f"{tile.threads} threads copy no whole rows of {step}")
+    if device_x and not whole:
         found.append("rows that an index names are staged")
-    if options.get("x", "staged") == "device" and options.get("read", "coordinate") == "load":
+    if device_x and chosen["read"] == "load":
         found.append("rows read from device memory are filled by coordinate")
+    if device_x and chosen["operands"] != "native":
+        found.append("rows that are scaled are staged")
+    if not whole and (chosen["panel"] or chosen["swizzle"]):
+        found.append("blocks of experts' rows are walked in the plan's order")
+    if chosen["swizzle"] and chosen["panel"]:
+        found.append("one order of blocks at a time")
+    return found + _half_refused(spec, chosen["operands"])
+
+
+def _half_refused(spec, operands: str) -> list[str]:
+    """Why operands cannot be staged as half."""
+    found = []
+    fmt = by_name(spec.weights.format) if spec.weights.format else None
+    if operands == "native":
+        return found
+    # E2M1 times E4M3 is 0 or from 2^-10 to 2688: normal, exact. Affine weights meet half activations as half anyway.
+    if fmt is None or (fmt.codes, fmt.scale) != ("e2m1", "e4m3") and (fmt.scale != "float" or spec.x != FLOAT16.name):
+        found.append(f"weights {f'of format {fmt.name}' if fmt else 'that are dense'} may lie outside half's range")
+    if spec.x == FLOAT32.name and spec.precision == "exact":
+        found.append("half holds 11 bits of an f32 activation; precision='tf32' allows that")
+    if operands == "half_fold" and spec.x != "bfloat16":
+        found.append("the fixed factors are those of bf16 activations")
     return found
 
 
@@ -85,16 +136,18 @@ def cost(v: Variant, slices: Rule = rule(1)) -> Cost:
     scratch = count * slices * (t.m * t.n * 4 * (1 if p.gate else tensors) if _scratch(v) else 0)
     operations = count * steps * (step // t.op_k * t.simdgroups * t.fragments_m * t.fragments_n * tensors)
     device_x = v.option("x", "staged") == "device"
+    scaled = 4 if _scaled(v) else 0  # bytes of a factor
     fmt = p.weights
 
     def loads(name: str):
         stem = name.removesuffix("_gate").removesuffix("_up")
         if stem == "x":
-            return staged * (t.m * x.bytes * (t.simdgroups_n if device_x else 1))
+            once = t.m * inputs[name].bytes
+            return staged * (once * (t.simdgroups_n if device_x else 1)) + (count * f.K * once if scaled else 0)
         if stem == "w":
             return staged * t.n // 8 * fmt.bits if fmt else staged * (t.n * decoded.bytes)
         if stem in ("scales", "biases"):
-            return staged * t.n // PACK * inputs[name].bytes
+            return staged * t.n // (PACK * _run(v)) * inputs[name].bytes
         return rule(0)
 
     return Cost(
@@ -104,27 +157,45 @@ def cost(v: Variant, slices: Rule = rule(1)) -> Cost:
         output_bytes=f.M * f.N * f.batch * slices * (1 if p.gate else tensors) * element_type(v.types[-1]).bytes,
         accumulator_words=t.warp_m * t.warp_n // SIMD_WIDTH * tensors,
         operand_words=(t.warp_m * x.bytes + t.op_n * decoded.bytes) * t.op_k // (4 * SIMD_WIDTH),
-        barriers=count * (2 * steps + slices * (1 if _scratch(v) else 0) * (1 if p.gate else 2 * tensors - 1)),
-        threadgroup_load=staged * (t.simdgroups * ((0 if device_x else t.warp_m * x.bytes) + tensors * t.warp_n * decoded.bytes)) + scratch,
-        threadgroup_store=staged * ((0 if device_x else t.m * x.bytes) + tensors * t.n * decoded.bytes) + scratch,
+        barriers=count * (2 * steps + slices * ((1 if _scratch(v) else 0) * (1 if p.gate else 2 * tensors - 1) + (1 if scaled else 0))),
+        threadgroup_load=staged * (t.simdgroups * ((0 if device_x else t.warp_m * x.bytes) + tensors * t.warp_n * decoded.bytes) + t.m * scaled)
+        + count * slices * (t.m * t.n * tensors * scaled) + scratch,
+        threadgroup_store=staged * ((0 if device_x else t.m * x.bytes) + tensors * t.n * decoded.bytes) + count * slices * (t.m * scaled) + scratch,
     )
 
+
+def _fits(v: Variant, f) -> Rule:
+    """Offsets of a fragment of x fit 32 bits where its lanes keep them; the rows for any strides keep 64."""
+    if v.option("x", "staged") == "staged" or v.layout[0] != "n":
+        return rule(1)
+    return every(stride(0, -2) >= 0, stride(0, -2) < STRIDE_LIMIT)
+
+
+def _context(v: Variant) -> dict:
+    x, w = _types(v)
+    return dict(
+        a=x, b=w, stored_x=element_type(v.types[0]), operands=v.option("operands", "native"), scaled=_scaled(v),
+        block_k=_step(v), skew=v.option("skew", SKEW[0]), storage_bytes=_threadgroup_bytes(v) - _row_bytes(v), staged_x_bytes=_staged(v)[0],
+        staged_w_bytes=_staged(v)[1], coordinates=v.option("read", "coordinate") == "coordinate", scratch=bool(_scratch(v)),
+        device_x=v.option("x", "staged") == "device", run=_run(v) if problem(v).weights else 1,
+        offset_type="int" if v.layout[0] == "n" else "long")
+
+
+AXES = {"block_k": BLOCK_K, "skew": SKEW, "read": ("coordinate", "load"), "store": ("scratch", "direct"), "x": ("staged", "device"),
+        "operands": OPERANDS, "swizzle": (0, 1, 2, 3), "panel": (0, 4, 8)}
 
 DATAFLOW = Dataflow(
     name="staged",
     engine="mpp",
     template="weighted_mpp_staged.metal.j2",
     text="All threads decode a block's weights into threadgroup memory; every simdgroup fills its cooperative tensors from there.",
-    axes={"block_k": BLOCK_K, "skew": SKEW, "read": ("coordinate", "load"), "store": ("scratch", "direct"), "x": ("staged", "device"),
-          "panel": (0, 4, 8)},
+    axes=AXES,
     rows=EVERY_ROW,
     legal=_legal,
     k_step=_step,
     cost=cost,
     threadgroup_bytes=_threadgroup_bytes,
+    fits=_fits,
     builtins=("block", "simdgroup", "thread_index"),
-    context=lambda v: dict(
-        block_k=_step(v), skew=v.option("skew", SKEW[0]), storage_bytes=_threadgroup_bytes(v) - _row_bytes(v), staged_x_bytes=_staged(v)[0],
-        staged_w_bytes=_staged(v)[1], coordinates=v.option("read", "coordinate") == "coordinate", scratch=bool(_scratch(v)),
-        device_x=v.option("x", "staged") == "device"),
+    context=_context,
 )
