@@ -20,7 +20,7 @@ class Buffer:
     """One array argument: input or output number ``operand``.
 
     ``optional``: an input that the kernel does not touch where it has no elements. Where any other input has none, nothing
-    runs and the outputs are zeros.
+    runs and the outputs are zeros. ``read_back``: an output that a thread reads after another one wrote it.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Buffer:
     operand: int
     output: bool = False
     optional: bool = False
+    read_back: bool = False
 
     @property
     def role(self) -> str:

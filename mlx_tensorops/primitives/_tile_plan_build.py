@@ -100,9 +100,10 @@ def _integers(mx, name: str, values):
 def _decide(ids, builder: str, stream) -> resolve.Decision:
     name = _name(ids.dtype)
     spec = TilePlanSpec(name if name in ID_TYPES else "int32")
-    if builder == "auto" and _enqueue.emulator() is not None:
-        builder = "simdgroup"  # emulation is asked for to see kernels run
-    return resolve.resolve(FAMILY.name, spec, builder, _enqueue.context(stream))
+    context = _enqueue.context(stream)
+    if builder == "auto" and context.emulated:
+        return replace(resolve.resolve(FAMILY.name, spec, "simdgroup", context), why="emulation is active: kernels are to be seen running")
+    return resolve.resolve(FAMILY.name, spec, builder, context)
 
 
 def _simdgroup(ids, num_experts: int, block_m: int, spec: TilePlanSpec, stream) -> list:

@@ -6,6 +6,8 @@ serves every model.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..cost import Cost
 from ..dtypes import INT32, element_type
 from ..policies.tile_plan import WHOLE_EXPERTS, chunk
@@ -39,8 +41,8 @@ def _checks(ids: int, sizes: int, *more: Check) -> tuple[Check, ...]:
     )
 
 
-def _outputs(*names_and_shapes) -> tuple[tuple[Buffer, ...], tuple[Output, ...]]:
-    buffers = tuple(Buffer(name, INT32, i, output=True) for i, (name, _) in enumerate(names_and_shapes))
+def _outputs(*names_and_shapes, read_back: tuple[str, ...] = ()) -> tuple[tuple[Buffer, ...], tuple[Output, ...]]:
+    buffers = tuple(Buffer(name, INT32, i, output=True, read_back=name in read_back) for i, (name, _) in enumerate(names_and_shapes))
     return buffers, tuple(Output(INT32, shape) for _, shape in names_and_shapes)
 
 
@@ -57,7 +59,7 @@ _STEP_WORDS = 4  # bytes per thread of a counting step: its bin
 
 def _count(v: Variant) -> Signature:
     """ids, sizes -> rank of each row among the rows of its chunk and bin; rows of each chunk in each bin."""
-    outputs, results = _outputs(("rank", (dim(0, 0),)), ("counts", (_CHUNKS, _experts(1) + 1)))
+    outputs, results = _outputs(("rank", (dim(0, 0),)), ("counts", (_CHUNKS, _experts(1) + 1)), read_back=("counts",))
     return Signature(
         buffers=(Buffer("ids", element_type(v.types[0]), 0), *outputs), params="CountParams",
         scalars=(_ROWS, _IDS_STEP, Scalar("chunk", "long", chunk(dim(0, 0))), Scalar("experts", "int", _experts(1))),
@@ -69,7 +71,7 @@ def _scan(v: Variant) -> Signature:
     """counts, ids, sizes -> first position of each chunk's rows in each bin, starts of the bins, tiles, dropped rows."""
     bins = _experts(2) + 1
     outputs, results = _outputs(("base", (dim(0, 0), dim(0, 1))), ("row_start", (bins + 1,)), ("tile_start", (bins + 1,)),
-                                *_tile_outputs(1, 2), ("dropped", (rule(1),)))
+                                *_tile_outputs(1, 2), ("dropped", (rule(1),)), read_back=("row_start", "tile_start"))
     agree = Check(every(eq(ndim(0), 2), eq(dim(0, 1), bins)), "counts have one column per expert and one for dropped rows", "call tile_plan")
     return Signature(
         buffers=(Buffer("counts", INT32, 0), *outputs), params="ScanParams",
@@ -116,24 +118,26 @@ def signature(v: Variant) -> Signature:
 
 
 def cost(v: Variant) -> Cost:
-    """What one launch does. Loads of ids, rank, base and counts and all barriers are exact; what a counting step adds to its
-    counts depends on the ids, and counts as nothing."""
-    word = INT32.bytes
-    rows, steps = dim(0, 0), ceildiv(dim(0, 0), v.tile.threads)
-    compared = steps * (v.tile.threads * v.tile.threads * _STEP_WORDS)  # every thread reads all bins of its step
+    """What one launch does. Loads of inputs, barriers and the traffic of counting steps and prefix sums are exact. What depends on the
+    ids counts as nothing: additions to counts, and how often a tile looks at the bins' starts."""
+    word, threads = INT32.bytes, v.tile.threads
+    rows, steps = dim(0, 0), ceildiv(dim(0, 0), threads)
+    step = Cost(**_NOTHING, barriers=steps * 2, threadgroup_load=steps * (threads * threads * _STEP_WORDS),  # every thread reads all bins
+                threadgroup_store=steps * (threads * _STEP_WORDS))
     if v.dataflow == "count":
-        return _cost((rows * word,), (rows + _CHUNKS * (_experts(1) + 1)) * word, steps * 2, compared, steps * (v.tile.threads * _STEP_WORDS))
-    if v.dataflow == "scan":
-        bins, tiles = _experts(2) + 1, _tiles(1, 2)
-        blocks = ceildiv(bins, v.tile.threads)
-        # Both passes over a column of counts; three barriers of each prefix sum, one before tiles are looked up.
-        return _cost((dim(0, 0) * bins * (2 * word),), (dim(0, 0) * bins + (bins + 1) * 2 + tiles * 3 + 1) * word, blocks * 2 + 1)
+        return replace(step, operand_bytes=(rows * word,), output_bytes=(rows + _CHUNKS * (_experts(1) + 1)) * word)
     if v.dataflow == "scatter":
-        return _cost((rows * word,) * 3, rows * (2 * word), rule(0))
-    blocks = ceildiv(_experts(1) + 1, v.tile.threads)
-    return _cost((rows * (2 * word),), (_tiles(0, 1) * 3 + rows * 3 + 1) * word, steps * 2 + blocks * 2 + 2, compared, steps * (v.tile.threads * _STEP_WORDS))
+        return Cost(**_NOTHING | dict(operand_bytes=(rows * word,) * 3, output_bytes=rows * (2 * word)))
+    sizes = 2 if v.dataflow == "scan" else 1
+    blocks = ceildiv(_experts(sizes) + 1, threads)
+    load, store = blocks * (threads * _sums(v)), blocks * _sums(v)  # every thread reads all sums
+    if v.dataflow == "scan":
+        bins = dim(0, 0) * dim(0, 1)
+        return Cost(**_NOTHING | dict(
+            operand_bytes=(bins * (2 * word),), output_bytes=(bins + (_experts(2) + 2) * 2 + _tiles(1, 2) * 3 + 1) * word,
+            barriers=blocks * 2 + 1, threadgroup_load=load, threadgroup_store=store))
+    return replace(step, operand_bytes=(rows * (2 * word),), output_bytes=(_tiles(0, 1) * 3 + rows * 3 + 1) * word,
+                   barriers=steps * 2 + blocks * 2 + 2, threadgroup_load=step.threadgroup_load + load, threadgroup_store=step.threadgroup_store + store)
 
 
-def _cost(operands, output, barriers, threadgroup_load=rule(0), threadgroup_store=rule(0)) -> Cost:
-    return Cost(macs=rule(0), matmul2d=rule(0), operand_bytes=operands, output_bytes=output, accumulator_words=0, operand_words=0,
-                barriers=barriers, threadgroup_load=threadgroup_load, threadgroup_store=threadgroup_store)
+_NOTHING = dict(macs=rule(0), matmul2d=rule(0), operand_bytes=(), output_bytes=rule(0), accumulator_words=0, operand_words=0)

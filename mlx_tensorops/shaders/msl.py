@@ -50,12 +50,15 @@ def params_struct(signature: Signature) -> str:
 def kernel_head(name: str, signature: Signature) -> str:
     """Attributes, name and argument list of the kernel, up to the opening brace.
 
-    Inputs are ``const device T* __restrict``, so that the compiler may reorder and widen their loads.
+    Inputs are ``const device T* __restrict``, so that the compiler may reorder and widen their loads. Of a pointer that is
+    restrict, LLVM assumes that no call changes what it has seen there, a barrier's call included; so what threads hand to each
+    other is not.
     """
     arguments = []
     for index, b in enumerate(signature.buffers):
         const = "" if b.output else "const "
-        arguments.append(f"{const}device {b.element.msl}* __restrict {b.name} [[buffer({index})]]")
+        restrict = "" if b.read_back else "__restrict "
+        arguments.append(f"{const}device {b.element.msl}* {restrict}{b.name} [[buffer({index})]]")
     arguments.append(f"constant {signature.params}& p [[buffer({len(signature.buffers)})]]")
     for index in signature.builtins:
         kind, attribute = BUILTINS[index]
