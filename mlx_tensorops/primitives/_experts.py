@@ -97,6 +97,15 @@ def plan_arrays(plan) -> dict:
     return {name: getattr(plan, name) for name in PLAN}
 
 
+def of_plan(mx, plan):
+    """Expert of each row, -1 for none, from the arrays of a plan by name; its tiles may stand in any order."""
+    rows = plan["order"].shape[0]
+    value = plan["tile_expert"] + 1
+    steps = mx.zeros(rows + 1, mx.int32).at[plan["tile_row_start"]].add(value)
+    steps = steps.at[plan["tile_row_start"] + plan["tile_row_count"]].add(-value)
+    return mx.zeros(rows, mx.int32).at[plan["order"]].add(mx.cumsum(steps)[:rows]) - 1
+
+
 def in_range(mx, ids, count: int):
     """Where ids name one of ``count``."""
     return (ids >= 0) & (ids < count)

@@ -154,6 +154,8 @@ def resolved(decision, spec: WeightedSpec):
     """The decision for the row source that the call's rows have, by the same engine."""
     if spec == decision.spec:
         return decision
+    if decision.variants is None:
+        return replace(decision, spec=spec)
     family = {"gather_gateup": "gateup"}.get(spec.op, "gather")
     return replace(resolve.resolve(family, spec, decision.engine, _enqueue.context()), why=decision.why)
 
