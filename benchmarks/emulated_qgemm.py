@@ -26,7 +26,9 @@ from tools.maccheck import fetch
 
 ROWS = (32, 64, 128, 256, 512)
 N, K = 128, 256
-FORMATS = {"nvfp4": ("fp_qmm_t_nax", "fp_quantized_nax.h", 16), "affine4_g64": ("affine_qmm_t_nax", "quantized_nax.h", 64)}
+# Format -> MLX's kernel, its header, the group, and how often its source names a byte of packed weights: twice where each of a byte's two
+# codes does. A compiler loads it once, so the count is divided by it.
+FORMATS = {"nvfp4": ("fp_qmm_t_nax", "fp_quantized_nax.h", 16, 1), "affine4_g64": ("affine_qmm_t_nax", "quantized_nax.h", 64, 2)}
 _FOLDER = "mlx/backend/metal/kernels"
 
 
@@ -97,7 +99,7 @@ def ours(name: str, m: int, label: str) -> Line | None:
 
 def mlx(name: str, m: int) -> Line:
     """MLX 0.32.4's kernel with the block it takes for this many rows: 32 of them up to 32, else 64."""
-    kernel, header, group = FORMATS[name]
+    kernel, header, group, named = FORMATS[name]
     block = 32 if m <= 32 else 64
     x, w, scales, biases, want = operands(name, m)
     nothing = np.zeros(1, np.float32)
@@ -108,7 +110,7 @@ def mlx(name: str, m: int) -> Line:
     part = (block // 2) * 32  # of C per simdgroup; operands: 32-wide steps of half x and of weights in bfloat or half
     words = part // 32 + (block // 2 * 32 + 32 * 32) * 2 // 4 // 32
     return Line(f"MLX {kernel} {block}x64", name, m, 
-                sum(counters.device_load[i] for i in range(2 if biases is None else 3)), counters.device_load[3],
+                counters.device_load[0] // named + sum(counters.device_load[i] for i in range(1, 2 if biases is None else 3)), counters.device_load[3],
                 counters.threadgroup_load + counters.threadgroup_store, counters.barriers, counters.macs, words, _error(result.outputs[4], want))
 
 
