@@ -18,6 +18,8 @@ import numpy as np
 
 import mlx_tensorops as mt
 from mlx_tensorops import formats, hostmetal, reference
+from mlx_tensorops.hostmetal import build
+from mlx_tensorops.hostmetal.kernel import Kernel, Options
 from mlx_tensorops.policies import qgemm as table
 from mlx_tensorops.primitives import _enqueue, _weighted
 from mlx_tensorops.spec import WeightedSpec, WeightSpec
@@ -119,7 +121,8 @@ def _mlx_kernel(kernel: str, header: str, template: str):
     headers = ("utils.h", "steel/gemm/gemm_nax.h", "quantized_utils.h", header)
     source = "#include <metal_stdlib>\n#include <metal_tensor>\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
     source += "".join(f'#include "{_FOLDER}/{h}"\n' for h in headers)
-    return hostmetal.compile(source, kernel, checked=True, template=template, include=[fetch.mac_mlx() / "include"])
+    built = build.build(source, kernel, checked=True, template=template, include=[fetch.mac_mlx() / "include"], family="qgemm")
+    return Kernel(built, checked=True, options=Options())
 
 
 def _error(c, want) -> float:
