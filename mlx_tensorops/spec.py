@@ -158,3 +158,33 @@ class TilePlanSpec:
     def operands(self) -> tuple[str, ...]:
         """Dtype names of what is multiplied: nothing is."""
         return ()
+
+
+@dataclass(frozen=True)
+class CombineSpec:
+    """``out[t, n] = sum_j scores[t, j] * y[t, j, n] (+ addend_scores[t] * addend[t, n])``, for k rows of each token.
+
+    Attributes:
+        y, scores, out: MLX dtype names.
+        addend: dtype name of a row per token that is added last; "" for none.
+        addend_scores: dtype name of its weights, one per token; "" for none.
+    """
+
+    y: str
+    scores: str
+    out: str
+    addend: str = ""
+    addend_scores: str = ""
+
+    op = "switch_glu"
+    precision = "exact"
+    mlx_has_it = False
+
+    def __post_init__(self):
+        if self.addend_scores and not self.addend:
+            fail(self.op, "weights of an addend without the addend")
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Dtype names of what is multiplied by a matrix unit: nothing is."""
+        return ()

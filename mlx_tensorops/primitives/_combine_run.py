@@ -1,0 +1,42 @@
+"""The weighted sum over a token's experts as one launch of family ``combine``."""
+
+from __future__ import annotations
+
+import math
+
+from .. import resolve
+from ..spec import CombineSpec
+from . import _enqueue
+from ._arguments import dtype_name
+from .combine import FAMILY, FLOATS
+from ._kernel import Kernel
+
+_kernels: dict = {}
+
+
+def combine(mx, y, scores, addend=None, addend_scores=None, *, out: str, stream=None):
+    """``sum_j scores[..., j] y[..., j, :] (+ addend_scores[..., 0] addend)`` in f32, rounded once to ``out``; lazy.
+
+    Args:
+        y: ``[..., k, N]``.
+        scores: ``[..., k]``.
+        addend, addend_scores: ``[..., N]`` and ``[..., 1]``, or None.
+        out: element type of the result.
+
+    Returns:
+        ``[..., N]``.
+    """
+    *tokens, k, n = y.shape
+    count = math.prod(tokens)
+    arrays = dict(y=y.reshape(count, k, n), scores=scores.reshape(count, k))
+    if addend is not None:
+        arrays["addend"] = addend.reshape(count, n)
+    if addend_scores is not None:
+        arrays["addend_scores"] = addend_scores.reshape(count)
+    arrays = {name: x if dtype_name(x.dtype) in FLOATS else x.astype(mx.float32) for name, x in arrays.items()}
+    spec = CombineSpec(**{name: dtype_name(x.dtype) for name, x in arrays.items()}, out=out)
+    context = _enqueue.context(stream)
+    kernel = _kernels.get((spec, context))
+    if kernel is None:
+        kernel = _kernels[spec, context] = Kernel(resolve.resolve(FAMILY.name, spec, "simdgroup", context), spec.op)
+    return kernel.launch(arrays, stream)[0].reshape(*tokens, n)
