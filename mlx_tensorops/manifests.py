@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
-from . import registry, signature
+from . import formats, registry, signature
 from .select import INPUT_COOPERATIVE_TENSORS_SINCE, METAL_3_1_SINCE, version
 from .variant import Variant
 from .version import __version__
@@ -44,6 +45,7 @@ def of(variant: Variant) -> dict:
         "types": list(variant.types),
         "accumulate": "float32" if variant.matrix else None,
         "relaxed_precision": variant.relaxed,
+        "weights": _weights(variant.option("format", "")),
         "threads": sign.threads,
         "threadgroup_bytes": sign.threadgroup_bytes,
         "buffers": [{"name": b.name, "type": b.element.name, "role": b.role} for b in sign.buffers],
@@ -53,6 +55,14 @@ def of(variant: Variant) -> dict:
         "when": sign.when.program(),
         "grid": [r.program() for r in sign.grid],
     }
+
+
+def _weights(name: str) -> dict | None:
+    """A format's record, and the hardware paths that would take its codes as they are, each with whether it is built."""
+    if not name:
+        return None
+    found = formats.by_name(name)
+    return asdict(found) | {"values": list(found.values), "tiers": [asdict(t) | {"left": list(t.left)} for t in formats.tiers(found)]}
 
 
 def to_json(variant: Variant) -> str:

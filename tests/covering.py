@@ -19,6 +19,7 @@ def covering_array(
     seed: int = 0,
     at_least: int = 1,
     legal: Callable[[dict], bool] = lambda row: True,
+    apart: Sequence[tuple[str, str]] = (),
 ) -> list[dict]:
     """Rows that cover every legal combination of `strength` axes, chosen greedily and reproducibly.
 
@@ -26,11 +27,12 @@ def covering_array(
         axes: name -> values.
         at_least: every single value occurs in so many rows, or in all legal rows that have it.
         legal: whether a full row can exist.
+        apart: pairs of axes whose values need not meet.
     """
     names = list(axes)
     source = random.Random(seed)
     candidates = _candidates(axes, legal, source)
-    groups = list(itertools.combinations(names, min(strength, len(names))))
+    groups = [g for g in itertools.combinations(names, min(strength, len(names))) if not any(set(pair) <= set(g) for pair in apart)]
 
     def combinations(row):
         return [(group, tuple(row[name] for name in group)) for group in groups]
@@ -50,6 +52,18 @@ def covering_array(
             todo.pop(combination, None)
     _top_up(candidates, chosen, names, at_least, source)
     return [candidates[i] for i in chosen]
+
+
+def covering_sample(items: Sequence, features: Callable[[object], tuple], *, seed: int = 0) -> list:
+    """Items in which every pair of features occurs that occurs in all of them; taken in a drawn order, reproducibly."""
+    drawn, seen, chosen = list(items), set(), []
+    random.Random(seed).shuffle(drawn)
+    for item in drawn:
+        pairs = set(itertools.combinations(features(item), 2))
+        if pairs - seen:
+            seen |= pairs
+            chosen.append(item)
+    return chosen
 
 
 def _candidates(axes, legal, source: random.Random) -> list[dict]:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.covering import covering_array
+from tests.covering import covering_array, covering_sample
 
 AXES = {"a": (0, 1, 2), "b": ("x", "y"), "c": (0, 1, 2, 3), "d": (True, False), "e": range(5)}
 
@@ -28,3 +28,19 @@ def test_the_same_seed_gives_the_same_rows_and_values_occur_often_enough():
     for name, values in AXES.items():
         for value in values:
             assert sum(row[name] == value for row in rows) >= 7
+
+
+def test_axes_that_need_not_meet_take_fewer_rows():
+    rows = covering_array(AXES, seed=3, apart=[("c", "e")])
+    assert len(rows) < len(covering_array(AXES, seed=3))
+    for pair in itertools.combinations(AXES, 2):
+        if pair != ("c", "e"):
+            assert len({tuple(r[n] for n in pair) for r in rows}) == len(AXES[pair[0]]) * len(AXES[pair[1]])
+
+
+def test_a_sample_of_what_exists_has_every_pair_of_it():
+    everything = list(itertools.product(*AXES.values()))
+    chosen = covering_sample(everything, lambda item: tuple(enumerate(item)), seed=1)
+    assert len(chosen) < len(everything) / 4
+    for i, j in itertools.combinations(range(len(AXES)), 2):
+        assert {(r[i], r[j]) for r in chosen} == {(r[i], r[j]) for r in everything}
