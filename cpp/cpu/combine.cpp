@@ -19,17 +19,16 @@ constexpr int64_t kEnoughTasks = 32;
 
 // One task owns a stripe of columns of a block of tokens: the results of all (token, expert) pairs of the block stay in its scratch until
 // they are summed in the order of j. A weight is decoded once for each block_rows() rows of its expert within a block, so blocks are
-// high and stripes narrow: with 32 columns a block has 4608 pairs less a little, 36 rows for each of 128 experts. Nothing depends on
-// the number of threads.
-constexpr int64_t kInverse = 4608;  // as int32 in front of the sums
-constexpr int64_t kRoom = scratch_for_sums() - kInverse - kMostColumns;
+// high and stripes narrow: 4096 pairs of 32 columns, which is 32 rows for each of 128 experts. Nothing depends on the number of threads.
+constexpr int64_t kMostPairs = 4096;
+constexpr int64_t kRoom = scratch_for_sums() - kMostPairs - kMostColumns;
+static_assert(kMostPairs * kUnit <= kRoom);
 
 class Driver {
  public:
   Driver(const Combine& c, const Settings& settings) : c_(c), settings_(settings), n_(c.projection.weights.first.n) {
-    constexpr int64_t most_pairs = std::min(kInverse, kRoom / kUnit);
-    slice_ = std::min(c.k, most_pairs);  // of one token's experts; longer lists are summed slice by slice
-    tokens_ = std::clamp<int64_t>(most_pairs / slice_, 1, c.tokens);
+    slice_ = std::min(c.k, kMostPairs);  // of one token's experts; longer lists are summed slice by slice
+    tokens_ = std::clamp<int64_t>(kMostPairs / slice_, 1, c.tokens);
     if (slice_ < c.k) tokens_ = 1;
     tokens_ = ceil_div(c.tokens, ceil_div(c.tokens, tokens_));
     int64_t most = std::min(kMostColumns, kRoom / (tokens_ * slice_) / kUnit * kUnit);
@@ -66,7 +65,7 @@ class Driver {
     const Kernels& kernels = *settings_.kernels;
     float* memory = scratch();
     auto* place = reinterpret_cast<int32_t*>(memory + multiply_scratch());  // of each pair's results among the sums; -1: it has none
-    float* total = reinterpret_cast<float*>(place) + kInverse;
+    float* total = reinterpret_cast<float*>(place) + kMostPairs;
     float* sums = total + kMostColumns;
     float* row_scratch = memory + multiply_scratch() + scratch_for_sums();
     const int64_t slices = ceil_div(c_.k, slice_), t0 = block * tokens_, tokens = std::min(tokens_, c_.tokens - t0);
