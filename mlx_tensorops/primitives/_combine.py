@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from . import _compose, _gather_run
+from . import _combine_run, _compose, _gather_run
 
 
 def runner(found, out: str) -> Callable:
@@ -24,7 +24,8 @@ def _cpu(found, out: str) -> Callable:
     divisor = _compose.DIVISORS.get(spec.weights.global_scale)
 
     def run(hidden, group, rows, scores, scale, bias, stream):
-        hidden, (group,) = _gather_run.cpu_types(mx, spec, hidden, group)
+        if group.scales is None and not mx.issubdtype(group.w.dtype, mx.floating):
+            hidden, (group,) = _gather_run.converted(mx, spec, hidden, group)
         w, scales, biases = group
         return product(hidden, w, scales, biases, native, transpose, out, rows.rhs, scores, None if scale is None else (scale, divisor), bias, stream)
 
@@ -46,13 +47,13 @@ def _mlx(found, out: str) -> Callable:
 
 
 def _variants(found, out: str) -> Callable:
-    """Engines mpp and simdgroup: the results of all experts, then their sum."""
+    """Engines mpp and simdgroup: the results of all experts, then one kernel that adds them up, and the shared expert's to them."""
     import mlx.core as mx
 
-    def run(hidden, group, rows, scores, scale, bias, stream):
+    def run(hidden, group, rows, scores, scale, bias, stream, shared=None, shared_scores=None):
         y = found.run(hidden[..., None, :], group, rows, scale, bias, stream)
         with _compose.on(mx, stream):
-            return _summed(mx, y, scores, out)
+            return _combine_run.combine(mx, y.squeeze(-2), scores, shared, shared_scores, out=out, stream=stream)
 
     return run
 

@@ -8,8 +8,8 @@ from .. import resolve
 from ..spec import CombineSpec
 from . import _enqueue
 from ._arguments import dtype_name
-from .combine import FAMILY, FLOATS
 from ._kernel import Kernel
+from .combine import FAMILY, FLOATS, composed
 
 _kernels: dict = {}
 
@@ -34,6 +34,8 @@ def combine(mx, y, scores, addend=None, addend_scores=None, *, out: str, stream=
     if addend_scores is not None:
         arrays["addend_scores"] = addend_scores.reshape(count)
     arrays = {name: x if dtype_name(x.dtype) in FLOATS else x.astype(mx.float32) for name, x in arrays.items()}
+    if 0 in y.shape:  # a node without input is zero, and the addend is not
+        return composed(mx, **arrays).astype(getattr(mx, out)).reshape(*tokens, n)
     spec = CombineSpec(**{name: dtype_name(x.dtype) for name, x in arrays.items()}, out=out)
     context = _enqueue.context(stream)
     kernel = _kernels.get((spec, context))

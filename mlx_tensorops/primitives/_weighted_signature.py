@@ -19,6 +19,7 @@ from ..variant import Variant
 
 INT32_LIMIT = 2**31
 PLAN = ("tile_expert", "tile_row_start", "tile_row_count", "order")
+_VECTORS = (*PLAN, "experts", "x_rows", "global_scale", "global_scale_gate", "global_scale_up")  # of any stride: ids are often broadcast
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Facts:
     number: dict
     batch: Rule
     tiles: Rule | None  # of a plan
+    experts: Rule
 
     def __hash__(self):
         return id(self)
@@ -114,7 +116,8 @@ def _facts(p: Problem, epilogue, transpose: bool, batched: bool) -> Facts:
     fmt = p.weights
     N = dim(w, -2) if transpose else dim(w, -1) * 32 // fmt.bits if fmt else dim(w, -1)
     M = {"whole": lambda: dim(0, -2), "runs": lambda: dim(number["experts"], 0), "plan": lambda: dim(number["order"], 0)}[p.rows]()
-    return Facts(M, N, dim(0, -1), number, dim(0, 0) if batched else rule(1), dim(number["tile_expert"], 0) if p.rows == "plan" else None)
+    return Facts(M, N, dim(0, -1), number, dim(0, 0) if batched else rule(1), dim(number["tile_expert"], 0) if p.rows == "plan" else None,
+                 dim(w, 0) if p.rows != "whole" else rule(1))
 
 
 def work(spec, shapes) -> tuple[int, int]:
@@ -201,6 +204,9 @@ def _scalars(v: Variant, flow, p: Problem, f: Facts):
             yield Scalar("residual_matrix", "long", _broadcast(residual, -3))
     if v.batched:
         yield Scalar("x_matrix", "long", _broadcast(0, -3))
+    for name, operand in f.number.items():
+        if name in _VECTORS and p.rows != "whole":
+            yield Scalar(f"{name}_step", "long", stride(operand, 0))
     yield Scalar("M", "int", f.M)
     yield Scalar("N", "int", f.N)
     yield Scalar("K", "int", f.K)

@@ -49,7 +49,7 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     _check(mx, x, gate, indices, scores, shared, shared_scores, activation)
     tokens = x[..., None, None, :]
     words = (mode, group_size, bits)
-    first = gated.lookup(tokens, gate, up, transpose, words, activation, bias[0], amax[0], prescaled[0], plan, None, precision, engine, stream)
+    first = gated.lookup(tokens, gate, up, None, indices, transpose, words, activation, bias[0], amax[0], prescaled[0], plan, None, precision, engine, stream)
     engine = first.decision.engine
     if tracing.recording:
         tracing.call(OP, first.decision, (x.shape, _shape(indices)))
@@ -60,19 +60,23 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     hidden = gated.gather_gateup(tokens, gate, up, None, indices, bias=bias[0], global_scale=amax[0], weight_scale_2=prescaled[0], plan=plan,
                                  **options).squeeze(-2)
     last = "gather_mm" if down.scales is None else "gather_qmm"
-    found = gather_matmul.lookup(last, hidden[..., None, :], down, transpose, None if down.scales is None else words, amax[1], prescaled[1], plan,
+    found = gather_matmul.lookup(last, hidden[..., None, :], down, None, indices, transpose, None if down.scales is None else words, amax[1], prescaled[1], plan,
                                  bias[1], None, out_dtype, precision, engine, stream)
-    rows = gather_matmul.guarded(mx, last, found, hidden[..., None, :], down, None, indices, False, plan)
-    scale, addend = gather_matmul.per_expert(mx, last, found.decision.spec, down, amax[1], prescaled[1], bias[1])
+    rows = gather_matmul.guarded(mx, last, found.guard, hidden[..., None, :], down, None, indices, False, plan)
+    scale = addend = None
+    if any(value is not None for value in (amax[1], prescaled[1], bias[1])):
+        scale, addend = gather_matmul.per_expert(mx, last, found.decision.spec, down, amax[1], prescaled[1], bias[1])
     out = found.decision.spec.out
     if tracing.recording:
         tracing.call(last, found.decision, (hidden.shape, down.w.shape))
     if scores is None:
         return found.run(hidden[..., None, :], down, rows, scale, addend, stream).squeeze(-2)
-    total = _combine.runner(found, "float32" if shared else out)(hidden, down, rows, scores, scale, addend, stream)
-    if shared is None:
+    every = None if shared is None else _shared(mx, x, shared, options)
+    if found.decision.variants is not None:
+        return _combine.runner(found, out)(hidden, down, rows, scores, scale, addend, stream, every, shared_scores)
+    total = _combine.runner(found, out if every is None else "float32")(hidden, down, rows, scores, scale, addend, stream)
+    if every is None:
         return total
-    every = _shared(mx, x, shared, options)
     with _compose.on(mx, stream):
         if shared_scores is not None:
             every = every * shared_scores.astype(mx.float32)

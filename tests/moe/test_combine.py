@@ -6,9 +6,8 @@ import pytest
 
 import mlx_tensorops as mt
 from mlx_tensorops import hostmetal, reference
-from mlx_tensorops.errors import TensorOpsError
 from mlx_tensorops.policies import combine as table
-from mlx_tensorops.primitives import _combine_run, combine
+from mlx_tensorops.primitives import _combine_run, _enqueue, combine
 from mlx_tensorops.spec import CombineSpec
 from mlx_tensorops.variant import VariantSet
 from tests.gemm import blocks
@@ -115,8 +114,17 @@ def test_nothing_to_add():
         operands = problem(("float16", "float16"), tokens=tokens, k=k, n=n)
         c, dispatches = run(operands, "float16")
         assert c.shape == (*tokens, n) and not np.any(np.array(c)) and dispatches == []
-    with pytest.raises(TensorOpsError, match="k must be at least 1 where something is added"):
-        run(problem(CASES[1], k=0), "bfloat16")
+    operands = problem(CASES[1], k=0)
+    c, dispatches = run(operands, "bfloat16")
+    assert mx.array_equal(c, operands["addend"]) and dispatches == []
+
+
+def test_the_kernel_itself_needs_an_expert_where_something_is_added():
+    spec = CombineSpec("float16", "float16", "float16", "float16")
+    variants = VariantSet(spec, "simdgroup", combine.rows(spec, "simdgroup", table.TILES))
+    arrays = [mx.zeros(shape, mx.float16) for shape in ((2, 0, 4), (2, 0), (2, 4))]
+    with hostmetal.active(), pytest.raises(ValueError, match="k must be at least 1 where something is added"):
+        _enqueue.launch(variants, arrays)
 
 
 def test_gradients_are_those_of_the_formula():
