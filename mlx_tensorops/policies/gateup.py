@@ -8,6 +8,7 @@ from ..variant import Tile
 from . import gather
 from .entries import Entry
 from .qgemm import HALF, SHARED
+from .weighted_simdgroup import for_two, serves
 
 # Two f32 accumulators beside f32 operands would not fit a lane: smaller operations, the block split among twice as many simdgroups.
 _SPLIT = {HALF: Tile(32, 64, 2, 2, 16, 32, 16), SHARED: Tile(64, 64, 4, 2, 16, 32, 16)}
@@ -21,7 +22,7 @@ def _split(e: Entry) -> Entry:
 _STAGED = [e for e in gather.TILES if e.dataflow == "staged"]
 FLOATS = (*(e for e in _STAGED if e.tile not in _SPLIT), *(_split(e) for e in _STAGED if e.tile == HALF), *(_split(e) for e in _STAGED if e.tile == SHARED and not e.options))
 HALVES = tuple(e for e in _STAGED if e.tile != SHARED or e.options)
-OTHERS = tuple(e for e in gather.TILES if e.dataflow != "staged")
+OTHERS = for_two(tuple(e for e in gather.TILES if e.dataflow != "staged"))
 UNREACHED: tuple[Entry, ...] = gather.UNREACHED
 
 
@@ -33,4 +34,4 @@ def tables() -> tuple[Entry, ...]:
 def choose(spec, engine: str) -> tuple[Entry, ...]:
     """As ``gather.choose``."""
     found = (*OTHERS, *(FLOATS if spec.x == "float32" else HALVES))
-    return gather.reached(tuple(e for e in found if e.engine == engine), spec)
+    return gather.reached(tuple(e for e in found if serves(e, engine)), spec)

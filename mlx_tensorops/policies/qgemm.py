@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..rules import ceildiv, maximum, minimum, rule
 from ..variant import Tile
 from .entries import Entry
+from .weighted_simdgroup import STEEL_ENTRIES, STEEL_UNREACHED, serves, vector
 
 SHARED = Tile(64, 64, 2, 2, 32, 32, 32)
 NARROW = Tile(16, 32, 1, 1, 16, 32, 16)
@@ -19,12 +20,14 @@ _NARROW_WHY = "Butter's block for few rows per expert: one simdgroup, 16x32, ste
 _HALF_WHY = "MLX 0.32.4 halves its block where rows are few; two simdgroups of 32x32"
 
 TILES = (
+    *vector("m4", 4),
     Entry("mpp", "staged", NARROW, _NARROW_WHY, "m16", options=(("block_k", 16),), alignments=("ragged_m", "ragged")),
     Entry("mpp", "staged", HALF, _HALF_WHY, "m32", options=(("block_k", 64),), alignments=("ragged_m", "ragged")),
     Entry("mpp", "staged", SHARED, _SHARED_WHY, options=(("block_k", 64),)),
     Entry("mpp", "staged", SHARED, FLOAT_WHY),
+    *STEEL_ENTRIES,
 )
-UNREACHED: tuple[Entry, ...] = ()
+UNREACHED: tuple[Entry, ...] = STEEL_UNREACHED
 
 
 # MLX 0.32.4 before the M5's own tiles: parts of K until 512 tiles of 32x32 are at work. Slices shorter than this would cost more in
@@ -56,7 +59,7 @@ def tables() -> tuple[Entry, ...]:
 
 def choose(spec, engine: str) -> tuple[Entry, ...]:
     """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
-    return tuple(e for e in TILES if e.engine == engine and fits_types(e, spec.x))
+    return tuple(e for e in TILES if serves(e, engine) and fits_types(e, spec.x))
 
 
 def fits_types(entry: Entry, x: str) -> bool:

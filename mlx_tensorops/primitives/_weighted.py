@@ -44,11 +44,16 @@ def legal(spec, engine: str) -> list[str]:
 
 
 def rows(spec, engine: str, entries) -> tuple[Variant, ...]:
-    """The variants of one set: all rows of each policy entry, in the entries' order. Entries that refuse the spec fall out."""
+    """The variants of one set: all rows of each policy entry, in the entries' order. Entries that refuse the spec fall out,
+    and of several for one row the first is taken."""
     taken = [e for e in entries if not refusals(spec, e.engine, e.dataflow, e.tile, dict(e.options))]
     if not taken:
         fail(spec.op, f"no kernel serves this: {'; '.join(refusals(spec, e.engine, e.dataflow, e.tile, dict(e.options))[0] for e in entries)}", cls=RuleError)
-    return tuple(v for e in taken for v in rows_of(spec, e.engine, e.dataflow, e.tile, size=e.size, options=dict(e.options), alignments=e.alignments))
+    found: dict[str, Variant] = {}
+    for e in taken:
+        for v in rows_of(spec, e.engine, e.dataflow, e.tile, size=e.size, options=dict(e.options), alignments=e.alignments):
+            found.setdefault(v.row, v)
+    return tuple(found.values())
 
 
 def rows_of(spec, engine: str, dataflow: str, tile, *, size: str = "", options: Mapping[str, Any] = {},
