@@ -1,61 +1,54 @@
-"""How each engine adds up the down projections of a token's experts: (hidden ``[..., k, I]``, group, rows, scores, scale, bias, stream) -> ``[..., N]``."""
+"""How each engine adds up the down projections of a token's experts. The products are those of gather_mm and gather_qmm."""
 
 from __future__ import annotations
 
-from typing import Callable
-
-from . import _combine_run, _compose, _gather_run
-
-
-def runner(found, out: str) -> Callable:
-    """What runs a plan of gather_mm or gather_qmm with the weighted sum over the last index axis; the sum is rounded once, to ``out``."""
-    make = {"cpu": _cpu, "mlx": _mlx}.get(found.decision.engine, _variants)
-    return make(found, out)
+from . import _compose, _expert_call, _gather_run
+from ._expert_call import Call
 
 
-def _cpu(found, out: str) -> Callable:
+def run(mx, c: Call, scores, wide: bool) -> tuple:
+    """(``[..., N]``, name of the result's type).
+
+    Args:
+        c: the products: x is ``[..., k, 1, K]``, rhs ``[..., k]``.
+        scores: ``[..., k]``.
+        wide: leave the sum in f32.
+    """
+    found = _expert_call.lookup(c)
+    out = found.decision.spec.out
+    engine = {"cpu": _cpu, "mlx": _mlx}.get(found.decision.engine, _variants)
+    return engine(mx, found, c, scores, "float32" if wide else out), out
+
+
+def _cpu(mx, found, c: Call, scores, out: str):
     """Engine cpu: no expert's result is stored."""
-    import mlx.core as mx
-
     from . import _cpu as engine
 
     spec, fmt = found.decision.spec, _gather_run.format_of(found.decision.spec)
-    product, native, transpose = engine.gather_combine(), fmt.native if fmt else None, spec.weights.transpose
-    divisor = _compose.DIVISORS.get(spec.weights.global_scale)
-
-    def run(hidden, group, rows, scores, scale, bias, stream):
-        if group.scales is None and not mx.issubdtype(group.w.dtype, mx.floating):
-            hidden, (group,) = _gather_run.converted(mx, spec, hidden, group)
-        w, scales, biases = group
-        return product(hidden, w, scales, biases, native, transpose, out, rows.rhs, scores, None if scale is None else (scale, divisor), bias, stream)
-
-    return run
+    rows = _expert_call.guarded(mx, found, c)
+    (scale, *_), (bias, *_) = _expert_call.per_expert(mx, found, c)
+    x, groups = c.x, c.groups
+    if _gather_run.integers(x, *groups):
+        x, groups = _gather_run.converted(mx, spec, x, *groups)
+    factor = None if scale is None else (scale, _compose.DIVISORS[spec.weights.global_scale])
+    return engine.gather_combine()(x.squeeze(-2), *groups[0], fmt.native if fmt else None, spec.weights.transpose, out, rows.rhs, scores, factor, bias,
+                                   c.stream)
 
 
-def _mlx(found, out: str) -> Callable:
+def _mlx(mx, found, c: Call, scores, out: str):
     """Engine mlx: products and their sum in f32."""
-    import mlx.core as mx
-
-    spec = found.decision.spec
-
-    def run(hidden, group, rows, scores, scale, bias, stream):
-        with _compose.on(mx, stream):
-            y, valid = _gather_run.sums(mx, spec, hidden[..., None, :], group, rows, scale, bias)
-            return _summed(mx, _gather_run.masked(mx, y, valid), scores, out)
-
-    return run
+    rows = _expert_call.guarded(mx, found, c)
+    (scale, *_), (bias, *_) = _expert_call.per_expert(mx, found, c)
+    with _compose.on(mx, c.stream):
+        y, valid = _gather_run.sums(mx, found.decision.spec, c.x, c.groups[0], rows, scale, bias)
+        return _summed(mx, _gather_run.masked(mx, y, valid), scores, out)
 
 
-def _variants(found, out: str) -> Callable:
-    """Engines mpp and simdgroup: the results of all experts, then one kernel that adds them up, and the shared expert's to them."""
-    import mlx.core as mx
-
-    def run(hidden, group, rows, scores, scale, bias, stream, shared=None, shared_scores=None):
-        y = found.run(hidden[..., None, :], group, rows, scale, bias, stream)
-        with _compose.on(mx, stream):
-            return _combine_run.combine(mx, y.squeeze(-2), scores, shared, shared_scores, out=out, stream=stream)
-
-    return run
+def _variants(mx, found, c: Call, scores, out: str):
+    """Engines mpp and simdgroup: the results of all experts, then their sum."""
+    y = _expert_call.run(c)[0]
+    with _compose.on(mx, c.stream):
+        return _summed(mx, y, scores, out)
 
 
 def _summed(mx, y, scores, out: str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from .. import formats
 from ..epilogues import GATES, Epilogue
 from ..formats import GLOBAL_SCALE_DIVISOR, Format
@@ -11,9 +13,12 @@ from ._weights import Group
 DIVISORS = {"amax": GLOBAL_SCALE_DIVISOR, "prescaled": 1.0}
 
 
+_HERE = contextlib.nullcontext()
+
+
 def on(mx, stream):
     """Context in which operations without a stream of their own run on this one."""
-    return mx.stream(mx.default_device() if stream is None else stream)
+    return _HERE if stream is None else mx.stream(stream)
 
 
 def in_mlx(fmt: Format | None) -> bool:

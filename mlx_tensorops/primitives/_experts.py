@@ -7,9 +7,10 @@ the graph: an id outside the range gives rows of zeros, on every engine.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..errors import DTypeError, ShapeError, TensorOpsError, fail
+from ..errors import DTypeError, ShapeError, fail
 from ..plans import TilePlan
 from . import _shapes
 from ._arguments import dtype_name
@@ -34,26 +35,23 @@ class Rows(NamedTuple):
     plan: Any = None
 
 
-def rows(mx, op: str, lhs, rhs, matrices: int, experts: int, sorted_indices: bool, plan) -> Rows:
-    """The indices of a call, checked as far as the host sees them."""
-    lhs, lhs_known = indices(mx, op, "lhs_indices", lhs, matrices)
-    rhs, rhs_known = indices(mx, op, "rhs_indices", rhs, experts, ascending=sorted_indices)
-    return Rows(lhs, rhs, lhs_known, rhs_known, bool(sorted_indices), plan)
+def on_device(mx, op: str, lhs, rhs, matrices: int, experts: int, ascending: bool, plan) -> Rows:
+    """Index arrays of any kind as MLX arrays; the values of those that the host sees are checked."""
+    known = lhs is None or not isinstance(lhs, mx.array), rhs is None or not isinstance(rhs, mx.array)
+    if lhs is not None and known[0]:
+        lhs = checked(mx, op, "lhs_indices", lhs, matrices)
+    if rhs is not None and known[1]:
+        rhs = checked(mx, op, "rhs_indices", rhs, experts, ascending)
+    return Rows(lhs, rhs, *known, bool(ascending), plan)
 
 
-def indices(mx, op: str, name: str, values, count: int, ascending: bool = False) -> tuple[Any, bool]:
-    """(MLX array or None, whether its values are known to lie in 0 .. count - 1).
+def checked(mx, op: str, name: str, values, count: int, ascending: bool = False):
+    """The values of a NumPy array or a list as an MLX array.
 
     Raises:
-        DTypeError: the values are no integers.
-        TensorOpsError: a value that the host sees is out of range or, with ``ascending``, out of order.
+        DTypeError: they are no integers.
+        TensorOpsError: one is out of range or, with ``ascending``, out of order.
     """
-    if values is None:
-        return None, True
-    if isinstance(values, mx.array):
-        if not mx.issubdtype(values.dtype, mx.integer):
-            fail(op, f"{name} is {dtype_name(values.dtype)}; indices are integers", instead=f"{name}.astype(mx.int32)", cls=DTypeError)
-        return values, False
     import numpy as np
 
     host = np.asarray(values)
@@ -66,18 +64,25 @@ def indices(mx, op: str, name: str, values, count: int, ascending: bool = False)
     if ascending and (falls := np.flatnonzero(np.diff(host.ravel()) < 0)).size:
         fail(op, f"sorted_indices=True, but {name} falls from {host.flat[falls[0]]} to {host.flat[falls[0] + 1]} at position {falls[0] + 1}",
              nearest="sorted_indices=False")
-    return mx.array(host.astype(np.int32)), True
+    return mx.array(host.astype(np.int32))
 
 
-def pairs(op: str, x_batch: tuple, expert_batch: tuple, lhs, rhs) -> tuple:
+def check_type(mx, op: str, name: str, values) -> None:
+    """Refuse an MLX array that holds no integers."""
+    if isinstance(values, mx.array) and not mx.issubdtype(values.dtype, mx.integer):
+        fail(op, f"{name} is {dtype_name(values.dtype)}; indices are integers", instead=f"{name}.astype(mx.int32)", cls=DTypeError)
+
+
+def check_pairs(op: str, left: tuple, right: tuple, given: tuple[bool, bool]) -> None:
+    """Raise a ShapeError where the index arrays, or the axes that stand for them, do not broadcast."""
+    if not _shapes.compatible(left, right):
+        names = "lhs_indices" if given[0] else "the leading axes of x", "rhs_indices" if given[1] else "those of the weights"
+        fail(op, f"{names[0]} {left} and {names[1]} {right} do not broadcast", instead="reshape or repeat one of them", cls=ShapeError)
+
+
+def pairs(x_batch: tuple, expert_batch: tuple, lhs, rhs) -> tuple:
     """Leading axes of the result: those of both index arrays, broadcast."""
-    left = x_batch if lhs is None else lhs.shape
-    right = expert_batch if rhs is None else rhs.shape
-    found = _shapes.broadcast(left, right)
-    if found is None:
-        fail(op, f"{'the leading axes of x' if lhs is None else 'lhs_indices'} {left} and {'those of the weights' if rhs is None else 'rhs_indices'} "
-             f"{right} do not broadcast", instead="reshape or repeat one of them", cls=ShapeError)
-    return found
+    return _shapes.broadcast(x_batch if lhs is None else lhs.shape, expert_batch if rhs is None else rhs.shape)
 
 
 def check_plan(op: str, plan, experts: int, batch: tuple, m: int) -> None:
@@ -108,12 +113,18 @@ def of_plan(mx, plan):
 
 def in_range(mx, ids, count: int):
     """Where ids name one of ``count``."""
-    return (ids >= 0) & (ids < count)
+    below = ids < count
+    return below if ids.dtype in _unsigned(mx) else (ids >= 0) & below
 
 
 def clamped(mx, ids, count: int):
     """Ids moved into the range; ascending ones stay ascending."""
-    return mx.clip(ids, 0, count - 1)
+    return mx.minimum(ids, count - 1) if ids.dtype in _unsigned(mx) else mx.clip(ids, 0, count - 1)
+
+
+@lru_cache(maxsize=1)
+def _unsigned(mx) -> frozenset:
+    return frozenset((mx.uint8, mx.uint16, mx.uint32, mx.uint64))
 
 
 def to_int32(mx, ids, count: int):

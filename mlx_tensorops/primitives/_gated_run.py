@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Callable
 
 from ..epilogues import CLAMPED_ALPHA, CLAMPED_LIMIT
-from . import _compose, _gather_run
-from ._kernel import Kernel
+from . import _compose, _experts, _gather_run
 
 
-def runner(decision) -> Callable:
-    """What runs a decision."""
-    return {"mpp": _variants, "simdgroup": _variants, "cpu": _cpu, "mlx": _mlx}[decision.engine](decision)
+def runner(decision, natural: str, x, groups) -> Callable:
+    """What runs a decision for such operands."""
+    if decision.engine == "cpu":
+        return _cpu(decision, _gather_run.integers(x, *groups))
+    composed = _mlx(decision)
+    return composed if decision.engine == "mlx" else _gather_run.variants(decision, natural, composed)
 
 
-def _cpu(decision) -> Callable:
+def _cpu(decision, converts: bool) -> Callable:
     """Engine cpu: both products of a block of rows while it is at hand, joined before they are stored."""
     import mlx.core as mx
 
@@ -22,16 +24,18 @@ def _cpu(decision) -> Callable:
 
     spec, fmt = decision.spec, _gather_run.format_of(decision.spec)
     native = fmt.native if fmt else None
-    product, transpose, out, gate = engine.gather_gateup(), spec.weights.transpose, spec.out, spec.gate or None
+    product, transpose, out, activation = engine.gather_gateup(), spec.weights.transpose, spec.out, spec.gate or None
     divisor = _compose.DIVISORS.get(spec.weights.global_scale)
 
     def run(x, groups, rows, scales, biases, stream):
-        x, groups = _gather_run.cpu_types(mx, spec, x, *groups)
-        tensors = [(*group, bias) for group, bias in zip(groups, biases)]
-        factors = tuple(None if scale is None else (scale, divisor) for scale in scales)
-        ids = _gather_run.cpu_ids(mx, rows, groups[0].w)
-        return product(x, *tensors, native, transpose, out, rows.lhs, ids, factors, gate, CLAMPED_ALPHA, CLAMPED_LIMIT,
-                       _gather_run.cpu_plan(rows, x), stream)
+        if converts:
+            x, groups = _gather_run.converted(mx, spec, x, *groups)
+        gate, up = groups
+        ids = rows.rhs if rows.rhs is not None else _experts.default(mx, gate.w.shape[:-2])
+        plan = None if rows.plan is None else _gather_run.cpu_plan(rows, x)
+        factors = (None, None) if divisor is None else tuple((scale, divisor) for scale in scales)
+        return product(x, (*gate, biases[0]), (*up, biases[1]), native, transpose, out, rows.lhs, ids, factors, activation, CLAMPED_ALPHA,
+                       CLAMPED_LIMIT, plan, stream)
 
     return run
 
@@ -46,27 +50,5 @@ def _mlx(decision) -> Callable:
         with _compose.on(mx, stream):
             sums, valid = zip(*(_gather_run.sums(mx, spec, x, *one) for one in zip(groups, (rows, rows), scales, biases)))
             return [_gather_run.masked(mx, y, valid[0]) for y in _compose.gated(mx, spec, *sums)]
-
-    return run
-
-
-def _variants(decision) -> Callable:
-    """Engines mpp and simdgroup: one kernel loads x once for both."""
-    import mlx.core as mx
-
-    without_rows = _mlx(decision)
-    kernels: dict = {}
-
-    def run(x, groups, rows, scales, biases, stream):
-        if 0 in x.shape or 0 in groups[0].w.shape:
-            return without_rows(x, groups, rows, scales, biases, stream)
-        with _compose.on(mx, stream):
-            spec, arrays, valid, shape = _gather_run.place(mx, decision, x, groups, rows, scales, biases, stream)
-            if 0 in shape:
-                return without_rows(x, groups, rows, scales, biases, stream)
-            kernel = kernels.get(spec)
-            if kernel is None:
-                kernel = kernels[spec] = Kernel(_gather_run.resolved(decision, spec), spec.op)
-            return [_gather_run.masked(mx, y.reshape(shape), valid) for y in kernel.launch(arrays, stream)]
 
     return run

@@ -1,4 +1,4 @@
-"""How each engine runs gather_mm and gather_qmm: functions of (x, group, rows, scale, bias, stream)."""
+"""How each engine runs gather_mm and gather_qmm: functions of (x, groups, rows, scales, biases, stream) that give a list."""
 
 from __future__ import annotations
 
@@ -9,16 +9,25 @@ from typing import Callable
 from .. import device, formats, resolve
 from ..spec import WeightedSpec
 from . import _compose, _enqueue, _experts
+from ._arguments import FLOATS, dtype_name
 from ._experts import Rows
 from ._kernel import Kernel
 from ._tile_plan_build import tile_plan
+from ._weighted import FAMILY_OF
 from ._weights import Group, alike, columns
 
 
-def runner(decision, natural: str) -> Callable:
-    """What runs a decision; ``natural`` is the type that MLX gives the plain product."""
-    make = {"mpp": _variants, "simdgroup": _variants, "cpu": _cpu, "mlx": _mlx}[decision.engine]
-    return make(decision, natural)
+def runner(decision, natural: str, x, groups: tuple[Group, ...]) -> Callable:
+    """What runs a decision; ``natural`` is the type that MLX gives the plain product of such operands."""
+    if decision.engine == "cpu":
+        return _cpu(decision, integers(x, *groups))
+    return {"mpp": variants, "simdgroup": variants, "mlx": _mlx}[decision.engine](decision, natural)
+
+
+def integers(x, *groups: Group) -> bool:
+    """Whether x or dense weights are no floating type: engine cpu is given them as the type that they are multiplied in."""
+    dense = [group.w for group in groups if group.scales is None]
+    return any(dtype_name(array.dtype) not in FLOATS for array in (x, *dense))
 
 
 def format_of(spec: WeightedSpec):
@@ -26,8 +35,8 @@ def format_of(spec: WeightedSpec):
     return formats.by_name(spec.weights.format) if spec.weights.format else None
 
 
-def _cpu(decision, natural: str) -> Callable:
-    """Engine cpu: grouped by expert, nothing gathered, exact in any mixture of types."""
+def _cpu(decision, converts: bool) -> Callable:
+    """Engine cpu: grouped by expert, nothing gathered, exact in any mixture of floating types."""
     import mlx.core as mx
 
     from . import _cpu as engine
@@ -37,28 +46,24 @@ def _cpu(decision, natural: str) -> Callable:
     product, transpose, out, activation = engine.gather_mm(), spec.weights.transpose, spec.out, spec.epilogue.activation
     divisor = _compose.DIVISORS.get(spec.weights.global_scale)
 
-    def run(x, group, rows, scale, bias, stream):
-        x, (group,) = cpu_types(mx, spec, x, group)
-        w, scales, biases = group
-        return product(x, w, scales, biases, native, transpose, out, rows.lhs, cpu_ids(mx, rows, w), None if scale is None else (scale, divisor), bias,
-                       activation, cpu_plan(rows, x), stream)
+    def run(x, groups, rows, factors, addends, stream):
+        if converts:
+            x, groups = converted(mx, spec, x, *groups)
+        (w, scales, biases), scale, bias = groups[0], factors[0], addends[0]
+        ids = rows.rhs if rows.rhs is not None else _experts.default(mx, w.shape[:-2])
+        plan = None if rows.plan is None else cpu_plan(rows, x)
+        return [product(x, w, scales, biases, native, transpose, out, rows.lhs, ids, None if scale is None else (scale, divisor), bias, activation,
+                        plan, stream)]
 
     return run
 
 
-def cpu_types(mx, spec, x, *groups: Group):
-    """Integers as the type that they are multiplied in; the engine takes any mixture of floating types."""
-    if not mx.issubdtype(x.dtype, mx.floating):
-        x = x.astype(getattr(mx, spec.x))
+def converted(mx, spec, x, *groups: Group):
+    """x and dense weights as the types that they are multiplied in."""
+    x = x.astype(getattr(mx, spec.x))
     if not spec.weights.format:
-        stored = getattr(mx, spec.weights.stored)
-        groups = [g if mx.issubdtype(g.w.dtype, mx.floating) else Group(g.w.astype(stored)) for g in groups]
+        groups = [Group(group.w.astype(getattr(mx, spec.weights.stored))) for group in groups]
     return x, groups
-
-
-def cpu_ids(mx, rows: Rows, w):
-    """Expert ids, which the engine always takes."""
-    return _experts.default(mx, w.shape[:-2]) if rows.rhs is None else rows.rhs
 
 
 def cpu_plan(rows: Rows, x):
@@ -73,11 +78,11 @@ def _mlx(decision, natural: str) -> Callable:
     spec, fmt = decision.spec, format_of(decision.spec)
     plain = _compose.in_mlx(fmt) and not spec.epilogue and not spec.weights.global_scale and spec.out == natural
 
-    def run(x, group, rows, scale, bias, stream):
+    def run(x, groups, rows, scales, biases, stream):
         own = plain and (fmt is not None or natural == "float32" or device.is_gpu(stream))  # dense on CPU, MLX has f32 only
         with _compose.on(mx, stream):
-            y, valid = sums(mx, spec, x, group, rows, scale, bias, own)
-            return masked(mx, _compose.finish(mx, replace(spec.epilogue, bias=False), spec.out, y), valid)
+            y, valid = sums(mx, spec, x, groups[0], rows, scales[0], biases[0], own)
+            return [masked(mx, _compose.finish(mx, replace(spec.epilogue, bias=False), spec.out, y), valid)]
 
     return run
 
@@ -85,8 +90,8 @@ def _mlx(decision, natural: str) -> Callable:
 def sums(mx, spec: WeightedSpec, x, group: Group, rows: Rows, scale, bias, own: bool = False):
     """(the products of MLX operations with scale and bias, where the ids are in range). f32, but for ``own``: MLX's own operation."""
     fmt, transpose = format_of(spec), spec.weights.transpose
-    batch = _experts.pairs(spec.op, x.shape[:-2], group.w.shape[:-2], rows.lhs, rows.rhs)
-    shape = (*batch, x.shape[-2], columns(group, fmt, transpose))
+    batch = _experts.pairs(x.shape[:-2], group.w.shape[:-2], rows.lhs, rows.rhs)
+    shape = (*batch, x.shape[-2], columns(group.w, fmt, transpose))
     lhs, rhs, valid = in_range(mx, rows, math.prod(x.shape[:-2]), math.prod(group.w.shape[:-2]))
     if 0 in (*shape, x.shape[-1]) or valid is False:
         y = mx.zeros(shape, mx.float32)
@@ -102,7 +107,7 @@ def sums(mx, spec: WeightedSpec, x, group: Group, rows: Rows, scale, bias, own: 
 
 def masked(mx, y, valid):
     """y with zeros where the ids are out of range; y itself where the host knows that they are not, or where y is zero."""
-    return y if valid is None or valid is False else mx.where(valid[..., None, None], y, mx.zeros((), y.dtype))
+    return y if valid is None or valid is False else mx.where(mx.expand_dims(valid, (-2, -1)), y, 0)
 
 
 def sorted_form(x, lhs, batch: tuple) -> bool:
@@ -127,25 +132,24 @@ def in_range(mx, rows: Rows, matrices: int, experts: int):
     return lhs, rhs, valid
 
 
-def _variants(decision, natural: str) -> Callable:
+def variants(decision, natural: str, without_rows: Callable | None = None) -> Callable:
     """Engines mpp and simdgroup: rows sorted by expert, or a tile plan; the caller's, or one made here."""
     import mlx.core as mx
 
-    without_rows = _mlx(decision, natural)
+    without_rows = without_rows or _mlx(decision, natural)
     kernels: dict[WeightedSpec, Kernel] = {}
 
-    def run(x, group, rows, scale, bias, stream):
-        spec = decision.spec
-        if 0 in x.shape or 0 in group.w.shape:
-            return without_rows(x, group, rows, scale, bias, stream)
-        with _compose.on(mx, stream):
-            spec, arrays, valid, shape = place(mx, decision, x, (group,), rows, (scale,), (bias,), stream)
-            if 0 in shape:
-                return without_rows(x, group, rows, scale, bias, stream)
-            kernel = kernels.get(spec)
-            if kernel is None:
-                kernel = kernels[spec] = Kernel(resolved(decision, spec), spec.op)
-            return masked(mx, kernel.launch(arrays, stream)[0].reshape(shape), valid)
+    def run(x, groups, rows, scales, biases, stream):
+        empty = 0 in x.shape or 0 in groups[0].w.shape
+        if not empty:
+            with _compose.on(mx, stream):
+                spec, arrays, valid, shape = place(mx, decision, x, groups, rows, scales, biases, stream)
+                if 0 not in shape:
+                    kernel = kernels.get(spec)
+                    if kernel is None:
+                        kernel = kernels[spec] = Kernel(resolved(decision, spec), spec.op)
+                    return [masked(mx, y.reshape(shape), valid) for y in kernel.launch(arrays, stream)]
+        return without_rows(x, groups, rows, scales, biases, stream)
 
     return run
 
@@ -156,16 +160,15 @@ def resolved(decision, spec: WeightedSpec):
         return decision
     if decision.variants is None:
         return replace(decision, spec=spec)
-    family = {"gather_gateup": "gateup"}.get(spec.op, "gather")
-    return replace(resolve.resolve(family, spec, decision.engine, _enqueue.context()), why=decision.why)
+    return replace(resolve.resolve(FAMILY_OF[spec.op], spec, decision.engine, _enqueue.context()), why=decision.why)
 
 
 def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
     """(spec, arrays as kernels take them, where ids of x are in range or None, shape of the result)."""
     spec, fmt = decision.spec, format_of(decision.spec)
     expert_batch = groups[0].w.shape[:-2]
-    experts, n = math.prod(expert_batch), columns(groups[0], fmt, spec.weights.transpose)
-    batch = _experts.pairs(spec.op, x.shape[:-2], expert_batch, rows.lhs, rows.rhs)
+    experts, n = math.prod(expert_batch), columns(groups[0].w, fmt, spec.weights.transpose)
+    batch = _experts.pairs(x.shape[:-2], expert_batch, rows.lhs, rows.rhs)
     ids, source = _experts.flat(mx, rows, x.shape, expert_batch, batch)
     valid = None if rows.lhs is None or rows.lhs_known else mx.broadcast_to(_experts.in_range(mx, rows.lhs, math.prod(x.shape[:-2])), batch)
     multiplied = getattr(mx, spec.x)

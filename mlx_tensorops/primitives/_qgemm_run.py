@@ -1,4 +1,4 @@
-"""How each engine runs a decided quantized_matmul: functions of (x, group, scale, bias, residual, stream)."""
+"""How each engine runs a decided quantized_matmul: functions of (x, w, scales, biases, scale, bias, residual, stream)."""
 
 from __future__ import annotations
 
@@ -6,66 +6,71 @@ import math
 from typing import Callable
 
 from ..formats import Format
-from . import _compose, _shapes
+from . import _arguments, _compose, _shapes
 from ._kernel import Kernel
-from ._weights import Group, columns, first_matrix
+from ._weights import Group, alike, columns, first_matrix
 
 OP = "quantized_matmul"
 
 
-def runner(decision, fmt: Format, natural: str, x_ndim: int, w_ndim: int) -> Callable:
+def runner(decision, fmt: Format, natural: str, x, group: Group) -> Callable:
     """What runs a decision.
 
     Args:
         natural: name of the type that MLX gives the plain product.
-        x_ndim, w_ndim: ranks of the operands as passed.
+        x, group: operands of such calls, for their ranks and types.
     """
-    make = {"mpp": _variants, "simdgroup": _variants, "cpu": _cpu, "mlx": _mlx}[decision.engine]
-    engine = make(decision, fmt, natural)
-    first = x_ndim <= 2 < w_ndim  # MLX multiplies a matrix with the first of a stack of weights
-    if x_ndim > 1 and not first:
-        return engine
+    engine = {"mpp": _variants, "simdgroup": _variants, "cpu": _cpu, "mlx": _mlx}[decision.engine](decision, fmt, natural)
+    first = x.ndim <= 2 < group.w.ndim  # MLX multiplies a matrix with the first of a stack of weights
+    integers = _arguments.dtype_name(x.dtype) not in _arguments.FLOATS
+    mixed = group.biases is not None and group.scales.dtype != group.biases.dtype
+    return _adapted(engine, decision.spec.x, x.ndim == 1, first, integers, mixed) if x.ndim == 1 or first or integers or mixed else engine
 
-    def run(x, group, scale, bias, residual, stream):
+
+def _adapted(engine: Callable, multiplied: str, vector: bool, first: bool, integers: bool, mixed: bool) -> Callable:
+    """An engine that is given what it does not take itself."""
+    import mlx.core as mx
+
+    def run(x, w, scales, biases, *others):
+        group = Group(w, scales, biases)
+        if mixed:
+            (group,) = alike(mx, group)
         if first:
             group = first_matrix(group)
-        if x_ndim > 1:
-            return engine(x, group, scale, bias, residual, stream)
-        return engine(x[None], group, scale, bias, residual, stream).squeeze(-2)
+        if integers:
+            x = x.astype(getattr(mx, multiplied))
+        y = engine(x[None] if vector else x, *group, *others)
+        return y.squeeze(-2) if vector else y
 
     return run
 
 
-def _result_shape(spec, fmt: Format, x: tuple, group: Group) -> tuple:
-    batch = _shapes.broadcast(x[:-2], group.w.shape[:-2]) if spec.batched else x[:-2]
-    return (*batch, x[-2], columns(group, fmt, spec.weights.transpose))
+def _result_shape(spec, fmt: Format, x: tuple, w) -> tuple:
+    batch = _shapes.broadcast(x[:-2], w.shape[:-2]) if spec.batched else x[:-2]
+    return (*batch, x[-2], columns(w, fmt, spec.weights.transpose))
 
 
-def _check_addends(spec, fmt, x, group, bias, residual) -> None:
+def _check_addends(spec, fmt, x, w, bias, residual) -> None:
     if bias is None is residual:
         return
-    shape = _result_shape(spec, fmt, x.shape, group)
+    shape = _result_shape(spec, fmt, x.shape, w)
     for name, addend in (("bias", bias), ("residual", residual)):
         if addend is not None:
             _shapes.broadcasts_to(OP, name, addend.shape, shape)
 
 
 def _cpu(decision, fmt: Format, natural: str) -> Callable:
-    """Engine cpu: the native CPU kernels, exact in any mixture of types."""
-    import mlx.core as mx
-
+    """Engine cpu: the native CPU kernels, exact in any mixture of floating types."""
     from . import _cpu as engine
 
     spec, native = decision.spec, fmt.native
     product, transpose, out, activation = engine.quantized_matmul(), spec.weights.transpose, spec.out, spec.epilogue.activation
     divisor = _compose.DIVISORS.get(spec.weights.global_scale)
-    multiplied = getattr(mx, spec.x)
+    if divisor is None and not spec.epilogue:
+        return lambda x, w, s, b, scale, bias, residual, stream: product(x, w, s, b, native, transpose, out, None, None, None, None, stream)
 
-    def run(x, group, scale, bias, residual, stream):
-        _check_addends(spec, fmt, x, group, bias, residual)
-        if not mx.issubdtype(x.dtype, mx.floating):
-            x = x.astype(multiplied)
-        w, scales, biases = group
+    def run(x, w, scales, biases, scale, bias, residual, stream):
+        _check_addends(spec, fmt, x, w, bias, residual)
         return product(x, w, scales, biases, native, transpose, out, None if scale is None else (scale, divisor), bias, activation, residual, stream)
 
     return run
@@ -80,14 +85,15 @@ def _mlx(decision, fmt: Format, natural: str) -> Callable:
     plain = _compose.in_mlx(fmt) and not spec.epilogue and not spec.weights.global_scale and spec.out == natural
     quantized_matmul = mx.quantized_matmul
 
-    def run(x, group, scale, bias, residual, stream):
-        empty = 0 in x.shape or 0 in group.w.shape  # MLX's CPU kernel divides by the number of rows
+    def run(x, w, scales, biases, scale, bias, residual, stream):
+        empty = 0 in x.shape or 0 in w.shape  # MLX's CPU kernel divides by the number of rows
         if plain and not empty:
-            return quantized_matmul(x, *group, **mode, stream=stream)
-        _check_addends(spec, fmt, x, group, bias, residual)
+            return quantized_matmul(x, w, scales, biases, **mode, stream=stream)
+        _check_addends(spec, fmt, x, w, bias, residual)
+        group = Group(w, scales, biases)
         with _compose.on(mx, stream):
             if empty:
-                y = mx.zeros(_result_shape(spec, fmt, x.shape, group), mx.float32)
+                y = mx.zeros(_result_shape(spec, fmt, x.shape, w), mx.float32)
             else:
                 y = _compose.scaled(_compose.whole(mx, fmt, transpose, x, group), scale, spec.weights.global_scale)
             return _compose.finish(mx, spec.epilogue, spec.out, y, bias, residual)
@@ -101,12 +107,12 @@ def _variants(decision, fmt: Format, natural: str) -> Callable:
 
     kernel, without_k = Kernel(decision, OP), _mlx(decision, fmt, natural)
 
-    def run(x, group, scale, bias, residual, stream):
+    def run(x, w, scales, biases, scale, bias, residual, stream):
         if not x.shape[-1]:
-            return without_k(x, group, scale, bias, residual, stream)
-        _check_addends(decision.spec, fmt, x, group, bias, residual)
+            return without_k(x, w, scales, biases, scale, bias, residual, stream)
+        _check_addends(decision.spec, fmt, x, w, bias, residual)
         with _compose.on(mx, stream):
-            arrays, unplace = place(mx, decision.spec, fmt, x, group, scale, bias, residual)
+            arrays, unplace = place(mx, decision.spec, fmt, x, Group(w, scales, biases), scale, bias, residual)
             return unplace(kernel.launch(arrays, stream)[0])
 
     return run
@@ -116,7 +122,7 @@ def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tupl
     """The arrays as kernels take them, by name: one matrix, or one axis of matrices on both sides; and the way back for the result."""
     if x.ndim == 1:
         x = x[None]
-    shape = _result_shape(spec, fmt, x.shape, group)
+    shape = _result_shape(spec, fmt, x.shape, group.w)
     multiplied = getattr(mx, spec.x)
     x, group, addend, unplace = (_stacked if spec.batched else _flat)(mx, x if x.dtype == multiplied else x.astype(multiplied), group, shape)
     return dict(x=x, global_scale=scale, bias=addend(bias), residual=addend(residual), **group._asdict()), unplace

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from ..errors import ShapeError, fail
 
-INT32_LIMIT = 2**31  # MLX keeps the length of an axis in 32 bits
+def compatible(a: tuple, b: tuple) -> bool:
+    """Whether two shapes broadcast together."""
+    if a != b:
+        for x, y in zip(a[::-1], b[::-1]):
+            if x != y and x != 1 and y != 1:
+                return False
+    return True
 
 
 def broadcast(a: tuple, b: tuple) -> tuple | None:
     """The shape that two shapes broadcast to, or None."""
     if a == b:
         return a
+    if not compatible(a, b):
+        return None
     size = max(len(a), len(b))
     a, b = (1,) * (size - len(a)) + tuple(a), (1,) * (size - len(b)) + tuple(b)
-    if any(x != y and x != 1 and y != 1 for x, y in zip(a, b)):
-        return None
     return tuple(y if x == 1 else x for x, y in zip(a, b))
 
 

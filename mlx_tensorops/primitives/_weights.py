@@ -104,6 +104,12 @@ def as_group(op: str, name: str, value) -> Group:
     return Group(value)
 
 
+def no_mode(op: str, mode: tuple) -> None:
+    """Refuse a format that is named for dense weights."""
+    if mode != ("affine", None, None):
+        fail(op, f"mode {mode[0]!r}, group_size {mode[1]} and bits {mode[2]} with dense weights", instead="pass (w, scales) or (w, scales, biases)")
+
+
 def convention(amax, prescaled) -> str:
     """Name of the convention of the argument that carries a global scale; "" for none."""
     return "" if amax is None and prescaled is None else "amax" if prescaled is None else "prescaled"
@@ -145,26 +151,29 @@ def expert_bias(op: str, bias, batch: tuple, n: int):
     return bias if len(batch) == 1 else bias.reshape(math.prod(batch), n)
 
 
-def packed_guard(op: str, fmt: Format, transpose: bool) -> Callable:
-    """A function of the shapes of x, w, scales and biases that raises a ShapeError where they contradict each other."""
+def packed_guard(op: str, fmt: Format, transpose: bool, least: int = 1) -> Callable:
+    """A function of the shapes of x, w, scales and biases that raises a ShapeError where they contradict each other.
+
+    Args:
+        least: fewest axes of x.
+    """
     bits, group = fmt.bits, fmt.group
 
-    def guard(x, w, scales, biases=None):
-        if x and len(w) > 1 and len(scales) == len(w) and (biases is None or biases == scales):
-            if transpose:
-                if w[-1] * 32 == x[-1] * bits and scales[-1] * group == x[-1] and (w[:-1] == scales[:-1]):
-                    return
-            elif x[-1] == w[-2] and w[-1] * 32 == scales[-1] * group * bits and w[:-1] == scales[:-1]:
+    def guard(x, w, scales, biases):
+        axes = len(w)
+        if len(x) >= least and axes > 1 and len(scales) == axes and (biases is None or biases == scales):
+            k, along = x[-1], scales[-1] * group
+            if w[-1] * 32 == along * bits and w[-2] == scales[-2] and k == (along if transpose else w[-2]) and (axes == 2 or w[:-2] == scales[:-2]):
                 return
-        refuse_packed(op, fmt, transpose, x, w, scales, biases)
+        refuse_packed(op, fmt, transpose, x, w, scales, biases, least)
 
     return guard
 
 
-def refuse_packed(op: str, fmt: Format, transpose: bool, x, w, scales, biases) -> None:
+def refuse_packed(op: str, fmt: Format, transpose: bool, x, w, scales, biases, least: int) -> None:
     """Raise the lesson of shapes that do not fit a format."""
-    if not x:
-        fail(op, "x is a scalar", instead="multiply with *", cls=ShapeError)
+    if len(x) < least:
+        fail(op, f"x has shape {x}", nearest=f"{least} axes or more", instead="x[None]" if x else "multiply with *", cls=ShapeError)
     if len(w) < 2:
         fail(op, f"w has shape {tuple(w)}; a weight matrix has two axes or more", nearest="[N, K * bits / 32]", cls=ShapeError)
     if w[-1] * 32 % fmt.bits:
@@ -195,9 +204,9 @@ def dense_guard(op: str, transpose: bool, x: tuple, w: tuple) -> None:
              instead="swap the last two axes of the weights" if x[-1] in w[-2:] else "slice or pad one of them", cls=ShapeError)
 
 
-def columns(group: Group, fmt: Format | None, transpose: bool) -> int:
+def columns(w, fmt: Format | None, transpose: bool) -> int:
     """N of a weight tensor."""
-    shape = group.w.shape
+    shape = w.shape
     if transpose:
         return shape[-2]
     return shape[-1] * 32 // fmt.bits if fmt else shape[-1]

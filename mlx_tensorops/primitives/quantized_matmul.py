@@ -80,7 +80,7 @@ def quantized_matmul(x, w, scales, biases=None, transpose=True, group_size=None,
         global_scale = _factor(global_scale, weight_scale_2, group_size, bits, mode)
     if bias is not None or residual is not None:
         bias, residual = _floating(bias, residual)
-    return plan.run(x, _group(w, scales, biases), global_scale, bias, residual, stream)
+    return plan.run(x, w, scales, biases, global_scale, bias, residual, stream)
 
 
 def describe(x, w, scales, biases=None, transpose=True, group_size=None, bits=None, mode="affine", *, global_scale=None, weight_scale_2=None,
@@ -90,8 +90,8 @@ def describe(x, w, scales, biases=None, transpose=True, group_size=None, bits=No
 
     decision, fmt, _ = _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scale, weight_scale_2, out_dtype, precision, engine,
                                bias, activation, residual, stream)
-    _guard(fmt, transpose)(x.shape, w.shape, scales.shape, None if biases is None else biases.shape)
-    spec, group = decision.spec, _group(w, scales, biases)
+    _guard(fmt, transpose, decision.spec.batched)(x.shape, w.shape, scales.shape, None if biases is None else biases.shape)
+    spec, (group,) = decision.spec, _weights.alike(mx, Group(w, scales, biases))
     if not spec.batched:
         group = _weights.first_matrix(group)
     scale = _factor(global_scale, weight_scale_2, group_size, bits, mode)
@@ -105,15 +105,6 @@ def _factor(amax, prescaled, group_size, bits, mode):
     return _weights.global_scale(mx, OP, formats.find(OP, mode, group_size, bits), amax, prescaled, None)
 
 
-def _group(w, scales, biases) -> Group:
-    group = Group(w, scales, biases)
-    if biases is None or biases.dtype == scales.dtype:
-        return group
-    import mlx.core as mx
-
-    return _weights.alike(mx, group)[0]
-
-
 def _floating(*addends):
     import mlx.core as mx
 
@@ -124,7 +115,7 @@ def _make_plan(x, w, scales, biases, transpose, group_size, bits, mode, global_s
                activation, residual, stream) -> Plan:
     decision, fmt, natural = _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scale, weight_scale_2, out_dtype, precision,
                                      engine, bias, activation, residual, stream)
-    return Plan(decision, _guard(fmt, transpose), _qgemm_run.runner(decision, fmt, natural, x.ndim, w.ndim))
+    return Plan(decision, _guard(fmt, transpose, decision.spec.batched), _qgemm_run.runner(decision, fmt, natural, x, Group(w, scales, biases)))
 
 
 def _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scale, weight_scale_2, out_dtype, precision, engine, bias,
@@ -139,20 +130,21 @@ def _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scal
     out = _arguments.result_type(mx, OP, out_dtype, natural)
     _weights.global_scale(mx, OP, fmt, global_scale, weight_scale_2, None)
     convention = _weights.convention(global_scale, weight_scale_2)
+    (group,) = _weights.alike(mx, Group(w, scales, biases))
     spec = WeightedSpec(
-        _weights.multiplied_type(x, out_dtype, natural), out, _weights.weight_spec(fmt, _group(w, scales, biases), transpose, convention, natural),
+        _weights.multiplied_type(x, out_dtype, natural), out, _weights.weight_spec(fmt, group, transpose, convention, natural),
         batched=x.ndim > 2 and w.ndim > 2, precision=precision, epilogue=Epilogue(bias is not None, activation, residual is not None),
         extras=extras, op=OP)
     return resolve.resolve(FAMILY_NAME, spec, engine, _enqueue.context(stream)), fmt, natural
 
 
-def _guard(fmt: formats.Format, transpose: bool) -> Callable:
+def _guard(fmt: formats.Format, transpose: bool, batched: bool) -> Callable:
     """Raises a ShapeError where ``mx.quantized_matmul`` would refuse these shapes, or read beyond the scales."""
     packed = _weights.packed_guard(OP, fmt, transpose)
 
-    def guard(x, w, scales, biases):
+    def stacked(x, w, scales, biases):
         packed(x, w, scales, biases)
-        if len(x) > 2 and len(w) > 2 and _shapes.broadcast(x[:-2], w[:-2]) is None:
+        if not _shapes.compatible(x[:-2], w[:-2]):
             fail(OP, f"leading axes {x[:-2]} of x and {w[:-2]} of w do not broadcast", instead="reshape or repeat one of them", cls=ShapeError)
 
-    return guard
+    return stacked if batched else packed

@@ -8,7 +8,8 @@ from typing import Any
 from .. import tracing
 from ..epilogues import GATES
 from ..errors import DTypeError, ShapeError, fail
-from . import _arguments, _combine, _compose, _weights, gated, gather_matmul, matmul, quantized_matmul
+from . import _arguments, _combine, _compose, _expert_call, _weights, gated, matmul, quantized_matmul
+from ._expert_call import Call, one
 from ._tile_plan_build import tile_plan
 from ._weights import Group
 
@@ -44,39 +45,28 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     """
     import mlx.core as mx
 
-    gate, up, down = (_weights.as_group(OP, name, value) for name, value in (("gate", gate), ("up", up), ("down", down)))
-    bias, amax, prescaled = (_triple(name, value) for name, value in (("bias", bias), ("global_scale", global_scale), ("weight_scale_2", weight_scale_2)))
-    _check(mx, x, gate, indices, scores, shared, shared_scores, activation)
-    tokens = x[..., None, None, :]
+    down = _weights.as_group(OP, "down", down)
+    factors = {"bias": bias, "amax": global_scale, "prescaled": weight_scale_2}
+    for_two, for_down = zip(*(_triple(name, value) for name, value in factors.items()))
     words = (mode, group_size, bits)
-    first = gated.lookup(tokens, gate, up, None, indices, transpose, words, activation, bias[0], amax[0], prescaled[0], plan, None, precision, engine, stream)
-    engine = first.decision.engine
+    _check(mx, x, indices, scores, shared, shared_scores, activation)
+    first = gated.call(x[..., None, None, :], gate, up, None, indices, transpose, words, activation, *for_two, False, plan, None, precision, engine, stream)
+    decision = _expert_call.lookup(first).decision
     if tracing.recording:
-        tracing.call(OP, first.decision, (x.shape, _shape(indices)))
-    if plan is None and first.decision.variants is not None:
-        plan = tile_plan(indices, num_experts=math.prod(gate.w.shape[:-2]), stream=stream)
-    options = dict(transpose=transpose, mode=mode, group_size=group_size, bits=bits, activation=activation, precision=precision, engine=engine,
-                   stream=stream)
-    hidden = gated.gather_gateup(tokens, gate, up, None, indices, bias=bias[0], global_scale=amax[0], weight_scale_2=prescaled[0], plan=plan,
-                                 **options).squeeze(-2)
-    last = "gather_mm" if down.scales is None else "gather_qmm"
-    found = gather_matmul.lookup(last, hidden[..., None, :], down, None, indices, transpose, None if down.scales is None else words, amax[1], prescaled[1], plan,
-                                 bias[1], None, out_dtype, precision, engine, stream)
-    rows = gather_matmul.guarded(mx, last, found.guard, hidden[..., None, :], down, None, indices, False, plan)
-    scale = addend = None
-    if any(value is not None for value in (amax[1], prescaled[1], bias[1])):
-        scale, addend = gather_matmul.per_expert(mx, last, found.decision.spec, down, amax[1], prescaled[1], bias[1])
-    out = found.decision.spec.out
-    if tracing.recording:
-        tracing.call(last, found.decision, (hidden.shape, down.w.shape))
+        tracing.call(OP, decision, (x.shape, _shape(indices)))
+    if plan is None and decision.variants is not None:
+        plan = tile_plan(indices, num_experts=math.prod(first.groups[0].w.shape[:-2]), stream=stream)
+    hidden = _expert_call.run(first._replace(plan=plan, engine=decision.engine))[0]  # [..., k, 1, I]
+    dense = down.scales is None
+    bias, amax, prescaled = map(one, for_down)
+    last = Call("gather_mm" if dense else "gather_qmm", hidden, (down,), None, indices, transpose, _weights.no_mode(OP, words) if dense else words, amax,
+                prescaled, bias, None, False, plan, out_dtype, precision, decision.engine, stream)
     if scores is None:
-        return found.run(hidden[..., None, :], down, rows, scale, addend, stream).squeeze(-2)
-    every = None if shared is None else _shared(mx, x, shared, options)
-    if found.decision.variants is not None:
-        return _combine.runner(found, out)(hidden, down, rows, scores, scale, addend, stream, every, shared_scores)
-    total = _combine.runner(found, out if every is None else "float32")(hidden, down, rows, scores, scale, addend, stream)
-    if every is None:
+        return _expert_call.run(last)[0].squeeze(-2)
+    total, out = _combine.run(mx, last, scores, wide=shared is not None)
+    if shared is None:
         return total
+    every = _shared(mx, x, shared, first._replace(engine=decision.engine))
     with _compose.on(mx, stream):
         if shared_scores is not None:
             every = every * shared_scores.astype(mx.float32)
@@ -89,13 +79,14 @@ def describe_switch_glu(x, gate, up, down, indices, scores=None, transpose=True,
     """(decision, shapes of the kernel's inputs) of the first product that ``switch_glu`` would make, gate and up."""
     import mlx.core as mx
 
-    groups = [_weights.as_group(OP, name, value) for name, value in (("gate", gate), ("up", up), ("down", down))]
-    _check(mx, x, groups[0], indices, scores, shared, shared_scores, activation)
-    bias, amax, prescaled = (_triple(name, value)[0] for name, value in (("bias", bias), ("global_scale", global_scale), ("weight_scale_2", weight_scale_2)))
+    _check(mx, x, indices, scores, shared, shared_scores, activation)
+    factors = {"bias": bias, "amax": global_scale, "prescaled": weight_scale_2}
+    for_two, _ = zip(*(_triple(name, value) for name, value in factors.items()))
+    words = (mode, group_size, bits)
+    first = gated.call(x[..., None, None, :], gate, up, None, indices, transpose, words, activation, *for_two, False, plan, None, precision, engine, stream)
     if plan is None:
-        plan = tile_plan(indices, num_experts=math.prod(groups[0].w.shape[:-2]), stream=stream)
-    return gated.describe_gather_gateup(x[..., None, None, :], gate, up, None, indices, transpose, group_size, bits, mode, activation=activation, bias=bias,
-                                        global_scale=amax, weight_scale_2=prescaled, plan=plan, precision=precision, engine=engine, stream=stream)
+        first = first._replace(plan=tile_plan(indices, num_experts=math.prod(first.groups[0].w.shape[:-2]), stream=stream))
+    return _expert_call.describe(first)
 
 
 def _triple(name: str, value) -> tuple[tuple | None, Any]:
@@ -113,10 +104,11 @@ def _shape(indices) -> tuple:
     return tuple(indices.shape) if hasattr(indices, "shape") else np.shape(indices)
 
 
-def _check(mx, x, gate: Group, indices, scores, shared, shared_scores, activation) -> None:
+def _check(mx, x, indices, scores, shared, shared_scores, activation) -> None:
     """The guard of what this operation adds to its parts."""
-    for name, value, optional in (("x", x, False), ("gate", gate.w, False), ("scores", scores, True), ("shared_scores", shared_scores, True)):
-        _arguments.array(mx, OP, name, value, optional=optional)
+    _arguments.array(mx, OP, "x", x)
+    for name, value in (("scores", scores), ("shared_scores", shared_scores)):
+        _arguments.array(mx, OP, name, value, optional=True)
     if activation is None:
         fail(OP, "activation is None, and down takes one array", nearest=", ".join(GATES), instead="gather_gateup gives both products")
     shape, tokens = _shape(indices), x.shape[:-1]
@@ -136,18 +128,17 @@ def _check(mx, x, gate: Group, indices, scores, shared, shared_scores, activatio
         fail(OP, f"shared_scores have shape {shared_scores.shape}", nearest=str((*tokens, 1)), cls=ShapeError)
 
 
-def _shared(mx, x, shared, options: dict):
+def _shared(mx, x, shared, of_experts: Call):
     """The expert that every token visits, in f32."""
-    gate, up, down = (_weights.as_group(OP, f"shared {name}", value) for name, value in zip(("gate", "up", "down"), shared))
-    gate, up = (tuple(part[None] for part in group if part is not None) for group in (gate, up))
-    if len(gate) == 1:
-        gate, up = gate[0], up[0]
-    hidden = gated.gather_gateup(x.reshape(1, -1, x.shape[-1]), gate, up, sorted_indices=True, **options)[0]
-    last = {name: options[name] for name in ("precision", "engine", "stream")}
+    groups = [_weights.as_group(OP, f"shared {name}", value) for name, value in zip(("gate", "up", "down"), shared)]
+    first, down = [Group(*(part if part is None else part[None] for part in group)) for group in groups[:2]], groups[2]
+    hidden = _expert_call.run(of_experts._replace(
+        x=x.reshape(1, -1, x.shape[-1]), groups=tuple(first), rhs=None, mode=of_experts.mode if first[0].scales is not None else None, amax=None,
+        prescaled=None, bias=None, sorted_indices=True, plan=None))[0][0]
+    options = dict(out_dtype=mx.float32, precision=of_experts.precision, engine=of_experts.engine, stream=of_experts.stream)
     if down.scales is None:
-        weights = down.w.swapaxes(-1, -2) if options["transpose"] else down.w
-        y = matmul.matmul(hidden, weights, out_dtype=mx.float32, **last)
+        y = matmul.matmul(hidden, down.w.swapaxes(-1, -2) if of_experts.transpose else down.w, **options)
     else:
-        formats = {name: options[name] for name in ("transpose", "mode", "group_size", "bits")}
-        y = quantized_matmul.quantized_matmul(hidden, *down, out_dtype=mx.float32, **formats, **last)
+        mode, group_size, bits = of_experts.mode or ("affine", None, None)
+        y = quantized_matmul.quantized_matmul(hidden, *down, of_experts.transpose, group_size, bits, mode, **options)
     return y.reshape(*x.shape[:-1], y.shape[-1])
