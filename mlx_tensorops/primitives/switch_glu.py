@@ -8,7 +8,7 @@ from typing import Any
 from .. import tracing
 from ..epilogues import GATES
 from ..errors import DTypeError, ShapeError, fail
-from . import _arguments, _combine, _compose, _expert_call, _weights, gated, matmul, quantized_matmul
+from . import _arguments, _combine, _expert_call, _weights, gated, matmul, quantized_matmul
 from ._expert_call import Call, one
 from ._tile_plan_build import tile_plan
 from ._weights import Group
@@ -46,7 +46,7 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     import mlx.core as mx
 
     down = _weights.as_group(OP, "down", down)
-    factors = {"bias": bias, "amax": global_scale, "prescaled": weight_scale_2}
+    factors = {"bias": bias, "global_scale": global_scale, "weight_scale_2": weight_scale_2}
     for_two, for_down = zip(*(_triple(name, value) for name, value in factors.items()))
     words = (mode, group_size, bits)
     _check(mx, x, indices, scores, shared, shared_scores, activation)
@@ -63,14 +63,8 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
                 prescaled, bias, None, False, plan, out_dtype, precision, decision.engine, stream)
     if scores is None:
         return _expert_call.run(last)[0].squeeze(-2)
-    total, out = _combine.run(mx, last, scores, wide=shared is not None)
-    if shared is None:
-        return total
-    every = _shared(mx, x, shared, first._replace(engine=decision.engine))
-    with _compose.on(mx, stream):
-        if shared_scores is not None:
-            every = every * shared_scores.astype(mx.float32)
-        return (total + every).astype(getattr(mx, out))
+    every = None if shared is None else _shared(mx, x, shared, first._replace(engine=decision.engine))
+    return _combine.run(mx, last, scores, every, shared_scores)
 
 
 def describe_switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_size=None, bits=None, mode="affine", *, activation="swiglu",
@@ -80,7 +74,7 @@ def describe_switch_glu(x, gate, up, down, indices, scores=None, transpose=True,
     import mlx.core as mx
 
     _check(mx, x, indices, scores, shared, shared_scores, activation)
-    factors = {"bias": bias, "amax": global_scale, "prescaled": weight_scale_2}
+    factors = {"bias": bias, "global_scale": global_scale, "weight_scale_2": weight_scale_2}
     for_two, _ = zip(*(_triple(name, value) for name, value in factors.items()))
     words = (mode, group_size, bits)
     first = gated.call(x[..., None, None, :], gate, up, None, indices, transpose, words, activation, *for_two, False, plan, None, precision, engine, stream)
