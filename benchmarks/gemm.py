@@ -8,30 +8,20 @@ python -m benchmarks.gemm --policy  the evidence of mlx_tensorops/policies/cpu_g
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 
-# Both change which kernels an OpenBLAS picks; the arms must not differ by them, so none has them.
-for _name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
-    os.environ.pop(_name, None)
+from .harness import Gate, Gates, OtherLoad, as_f64, command, configure, cpu_clock, interleave, relative_error, repeat, unjudged, wall_clock
 
 import mlx.core as mx
 import numpy as np
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from mlx_tensorops.primitives import _cpu, _native
 
-from .harness import Gate, OtherLoad, cpu_clock, environment, interleave, relative_error, to_json, wall_clock
 from .soak import soak
 
 HALVES = ("float16", "bfloat16")
 DTYPES = ("float32", *HALVES)
-QUIET = 0.3  # cores of other load above which two threads cannot be judged on two cores
-
-
-def configure(threads: int = 0) -> None:
-    _native.ext().cpu_configure(threads=threads)
 
 
 def operands(m: int, n: int, k: int, dtype: str, layout: str = "nn", batch: tuple[int, ...] = ()):
@@ -42,10 +32,6 @@ def operands(m: int, n: int, k: int, dtype: str, layout: str = "nn", batch: tupl
     b = mx.array(chance.standard_normal(b_shape, np.float32)).astype(getattr(mx, dtype))
     mx.eval(a, b)
     return a, b.swapaxes(-1, -2) if layout == "nt" else b
-
-
-def as_f64(x: mx.array):
-    return np.array(x.astype(mx.float32)).astype(np.float64)
 
 
 def ours(a, b, dtype: str):
@@ -88,14 +74,6 @@ def against_blas(m: int, n: int, k: int, layout: str = "nn", rounds: int = 30, b
             "ratio": {d: best / times[d].best for d in DTYPES}, "times": times}
 
 
-def repeat(arm, calls: int):
-    def run():
-        for _ in range(calls):
-            arm()
-
-    return run
-
-
 # ---- threads ---------------------------------------------------------------------------------------
 
 
@@ -115,7 +93,7 @@ def scaling(size: int, dtype: str, rounds: int = 30) -> dict:
     with OtherLoad() as load:
         times = interleave({"1": with_threads(1), "2": with_threads(2)}, rounds=rounds, clock=wall_clock, budget=20.0)
     configure()
-    return {"size": size, "dtype": dtype, "speedup": times["1"].best / times["2"].best, "other_load": load.cores, "times": times}
+    return {"size": size, "dtype": dtype, "speedup": times["1"].best / times["2"].best, "unjudged": unjudged(load), "times": times}
 
 
 # ---- one row: the weights are read once -----------------------------------------------------------
@@ -198,11 +176,7 @@ ACCURACY = [(*shape, dtype, layout) for shape in ((64, 64, 4096), (64, 64, 1000)
 
 def gates(show) -> list[Gate]:
     """Every line that must hold, printed as it is measured."""
-    found: list[Gate] = []
-
-    def gate(*args, **kwargs) -> None:
-        found.append(Gate(*args, **kwargs))
-        show(found[-1])
+    gate = Gates(show)
 
     for size, layout in ((512, "nn"), (512, "nt"), (1024, "nn"), (1024, "nt"), (2048, "nn")):
         result = against_blas(size, size, size, layout)
@@ -211,10 +185,7 @@ def gates(show) -> list[Gate]:
             gate(f"1 thread, {size}^3 {layout} {dtype}: speed over NumPy's sgemm ({result['gflops_numpy']:.0f} GFLOP/s)", ratio, bound, aim=0.95)
     for dtype in ("float32", "bfloat16"):
         result = scaling(2048, dtype)
-        load = result["other_load"]
-        why = "" if load is not None and load < QUIET else f"other processes kept {load:.2f} cores busy" if load is not None else "other load unknown"
-        why = why or ("only one core" if (os.cpu_count() or 1) < 2 else "")
-        gate(f"2 threads over 1, 2048^3 {dtype}", result["speedup"], 1.6, unjudged=why)
+        gate(f"2 threads over 1, 2048^3 {dtype}", result["speedup"], 1.6, unjudged=result["unjudged"])
     for size in (2048, 4096, 8192):
         for dtype in HALVES:
             for layout in ("nt", "nn"):
@@ -236,7 +207,7 @@ def gates(show) -> list[Gate]:
              2.0 if case[3] == "float32" else 1.1, at_least=False)
     seen = soak()
     gate(f"8 threads x 2000 calls, 3 streams each, a fork ({seen['seconds']:.0f} s): MB of live memory gained after the first quarter", seen["growth_mb"], 4.0, at_least=False)
-    return found
+    return gate.found
 
 
 def table(show) -> dict:
@@ -285,32 +256,5 @@ def policy(show) -> list[dict]:
     return rows
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gate", action="store_true", help="judge the lines that must hold")
-    parser.add_argument("--policy", action="store_true", help="measure where the engine is not slower than mx.matmul")
-    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
-    args = parser.parse_args()
-    mx.set_default_device(mx.cpu)
-    show = (lambda *_: None) if args.json else lambda line: print(line, flush=True)
-    np.ones((2, 2), np.float32) @ np.ones((2, 2), np.float32)
-    where = environment() | {"engine": _cpu.info(), "numpy_blas": [f"{x['internal_api']} {x['version']} {x['architecture']}" for x in threadpool_info() if x["user_api"] == "blas"]}
-    for name, value in where.items():
-        show(f"{name}: {value}")
-    if not args.gate:
-        result = policy(show) if args.policy else table(show)
-        if args.json:
-            print(to_json(environment=where, result=result))
-        return 0
-    found = gates(show)
-    failed = [g for g in found if not g.ok]
-    if args.json:
-        print(to_json(environment=where, gates=found))
-    show(f"{len(found)} gates, {len(failed)} failed, {sum(bool(g.unjudged) for g in found)} not judged")
-    for g in failed:
-        show(g)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, gates, table, policy=(policy, "measure where the engine is not slower than mx.matmul")))

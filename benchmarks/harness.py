@@ -7,6 +7,7 @@ reported and gated is their ratio, never a time of another run.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -16,6 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 Arm = Callable[[], object]
+
+# Both change which kernels an OpenBLAS picks; the arms must not differ by them, so none has them. Before NumPy loads its own.
+for _name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+    os.environ.pop(_name, None)
+
+QUIET = 0.3  # cores of other load above which two threads cannot be judged on two cores
 
 # CPU time of the whole process: blind to preemption, so it serves one-thread arms on a shared machine.
 cpu_clock = time.process_time
@@ -94,6 +101,38 @@ class OtherLoad:
         return busy, time.process_time(), wall_clock()
 
 
+def unjudged(load: OtherLoad) -> str:
+    """Why a figure of all cores does not count, or nothing."""
+    if load.cores is None:
+        return "other load unknown"
+    if load.cores >= QUIET:
+        return f"other processes kept {load.cores:.2f} cores busy"
+    return "only one core" if (os.cpu_count() or 1) < 2 else ""
+
+
+def repeat(arm: Arm, calls: int) -> Arm:
+    def run():
+        for _ in range(calls):
+            arm()
+
+    return run
+
+
+def configure(threads: int = 0) -> None:
+    from mlx_tensorops.primitives import _cpu, _native
+
+    _cpu.matmul()  # configures the engine at its first use, which must not come later
+    _native.ext().cpu_configure(threads=threads)
+
+
+def as_f64(x):
+    """An MLX array as a NumPy one."""
+    import mlx.core as mx
+    import numpy as np
+
+    return np.array(x.astype(mx.float32)).astype(np.float64)
+
+
 def relative_error(got, want) -> float:
     """Frobenius norm of the difference over that of ``want`` (NumPy arrays)."""
     import numpy as np
@@ -147,3 +186,55 @@ def _processor() -> str:
 
 def to_json(**sections: object) -> str:
     return json.dumps(sections, default=lambda x: asdict(x) | {"ok": x.ok} if isinstance(x, Gate) else asdict(x), indent=1)
+
+
+Show = Callable[[object], None]
+
+
+class Gates:
+    """Gates, shown as they are measured."""
+
+    def __init__(self, show: Show) -> None:
+        self.found: list[Gate] = []
+        self._show = show
+
+    def __call__(self, *args, **kwargs) -> None:
+        self.found.append(Gate(*args, **kwargs))
+        self._show(self.found[-1])
+
+
+def command(description: str | None, gates: Callable[[Show], list[Gate]], table: Callable[[Show], object], **modes: tuple[Callable[[Show], object], str]) -> int:
+    """The command line of a benchmark: a table, ``--gate``, further modes with their help, ``--json``. Returns the exit status."""
+    import mlx.core as mx
+    import numpy as np
+    from threadpoolctl import threadpool_info
+
+    from mlx_tensorops.primitives import _cpu
+
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gate", action="store_true", help="judge the lines that must hold")
+    for name, (_, told) in modes.items():
+        parser.add_argument(f"--{name}", action="store_true", help=told)
+    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    args = parser.parse_args()
+    mx.set_default_device(mx.cpu)
+    show: Show = (lambda _: None) if args.json else lambda line: print(line, flush=True)
+    np.ones((2, 2), np.float32) @ np.ones((2, 2), np.float32)
+    blas = [f"{x['internal_api']} {x['version']} {x['architecture']}" for x in threadpool_info() if x["user_api"] == "blas"]
+    where = environment() | {"engine": _cpu.info(), "numpy_blas": blas}
+    for name, value in where.items():
+        show(f"{name}: {value}")
+    if not args.gate:
+        mode = next((run for name, (run, _) in modes.items() if getattr(args, name)), table)
+        result = mode(show)
+        if args.json:
+            print(to_json(environment=where, result=result))
+        return 0
+    found = gates(show)
+    failed = [g for g in found if not g.ok]
+    if args.json:
+        print(to_json(environment=where, gates=found))
+    show(f"{len(found)} gates, {len(failed)} failed, {sum(bool(g.unjudged) for g in found)} not judged")
+    for g in failed:
+        show(g)
+    return 1 if failed else 0
