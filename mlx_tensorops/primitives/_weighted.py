@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Mapping
 
+from .. import registry
 from ..dtypes import element_type, matmul2d_since
 from ..epilogues import GATES
 from ..errors import RuleError, fail
 from ..formats import BUILT_IN, by_name
+from ..resolve import tile_entries
 from ..shaders import msl
 from ..spec import WeightedSpec, WeightSpec
 from ..variant import ALIGNMENTS, Variant
@@ -40,7 +43,19 @@ def legal(spec, engine: str) -> list[str]:
         decoded = weighted_dataflows.decoded_type(w.format, spec.x, w.stored).name
         if matmul2d_since(spec.x, decoded, "float32") is None:
             reasons.append(f"matmul2d has no row {spec.x} x {decoded} -> float32")
+    if spec.block_m and engine in ("mpp", "simdgroup") and not reasons and not _of_height(spec, engine, spec.block_m):
+        heights = ", ".join(str(m) for m in BLOCK_HEIGHTS if _of_height(spec, engine, m))
+        reasons.append(f"the plan's tiles have {spec.block_m} rows, this engine's blocks {heights or 'do not serve plans'}")
     return reasons
+
+
+BLOCK_HEIGHTS = (4, 8, 16, 32, 64, 128)  # that a refusal looks for
+
+
+def _of_height(spec, engine: str, block_m: int) -> bool:
+    """Whether an entry of the family's policy serves plans of that height."""
+    family = registry.family(FAMILY_OF[spec.op])
+    return bool(tile_entries(family, replace(spec, block_m=block_m), engine))
 
 
 def rows(spec, engine: str, entries) -> tuple[Variant, ...]:
