@@ -31,6 +31,10 @@ SKEW = (4, 0, 8)  # elements; 4 and 8 are the pitches (36, 40) of shipped kernel
 OPERANDS = ("native", "half_scaled", "half_fold")
 
 
+# Most rows at the end of an expert's that are multiplied without the matrix unit, where a fragment would be padded for them.
+TAILS = (0, 4)
+
+
 def _step(v: Variant) -> int:
     return v.option("block_k", BLOCK_K[0])
 
@@ -106,6 +110,8 @@ def _legal(spec, options) -> list[str]:
         found.append("blocks of experts' rows are walked in the plan's order")
     if chosen["swizzle"] and chosen["panel"]:
         found.append("one order of blocks at a time")
+    if chosen["tail"] and (whole or chosen["operands"] != "native" or tile.threads % tile.n):
+        found.append("the last rows of experts leave the matrix unit as they are, each column to one thread of several")
     return found + _half_refused(spec, chosen["operands"])
 
 
@@ -155,7 +161,7 @@ def cost(v: Variant, slices: Rule = rule(1)) -> Cost:
         matmul2d=operations,
         operand_bytes=tuple(loads(name) for name in inputs),
         output_bytes=f.M * f.N * f.batch * slices * (1 if p.gate else tensors) * element_type(v.types[-1]).bytes,
-        accumulator_words=t.warp_m * t.warp_n // SIMD_WIDTH * tensors,
+        accumulator_words=(t.warp_m * t.warp_n // SIMD_WIDTH + -(-v.option("tail", 0) * t.n // t.threads)) * tensors,
         operand_words=(t.warp_m * x.bytes + t.op_n * decoded.bytes) * t.op_k // (4 * SIMD_WIDTH),
         barriers=count * (2 * steps + slices * ((1 if _scratch(v) else 0) * (1 if p.gate else 2 * tensors - 1) + (1 if scaled else 0))),
         threadgroup_load=staged * (t.simdgroups * ((0 if device_x else t.warp_m * x.bytes) + tensors * t.warp_n * decoded.bytes) + t.m * scaled)
@@ -177,12 +183,12 @@ def _context(v: Variant) -> dict:
         a=x, b=w, stored_x=element_type(v.types[0]), operands=v.option("operands", "native"), scaled=_scaled(v),
         block_k=_step(v), skew=v.option("skew", SKEW[0]), storage_bytes=_threadgroup_bytes(v) - _row_bytes(v), staged_x_bytes=_staged(v)[0],
         staged_w_bytes=_staged(v)[1], coordinates=v.option("read", "coordinate") == "coordinate", scratch=bool(_scratch(v)),
-        device_x=v.option("x", "staged") == "device", run=_run(v) if problem(v).weights else 1,
+        device_x=v.option("x", "staged") == "device", tail=v.option("tail", 0), run=_run(v) if problem(v).weights else 1,
         offset_type="int" if v.layout[0] == "n" else "long")
 
 
 AXES = {"block_k": BLOCK_K, "skew": SKEW, "read": ("coordinate", "load"), "store": ("scratch", "direct"), "x": ("staged", "device"),
-        "operands": OPERANDS, "swizzle": (0, 1, 2, 3), "panel": (0, 4, 8)}
+        "operands": OPERANDS, "tail": TAILS, "swizzle": (0, 1, 2, 3), "panel": (0, 4, 8)}
 
 DATAFLOW = Dataflow(
     name="staged",
