@@ -38,14 +38,18 @@ def sizes(variant, k: int) -> tuple[int, int, int]:
 
 
 @contextmanager
-def planted(before: str, after: str):
-    """The kernels' emitted text, corrupted."""
-    right, changed = renderer.render, []
+def planted(before: str, after: str, *more: tuple[str, str]):
+    """The kernels' emitted text, corrupted; a bug may take several changes."""
+    right, changes = renderer.render, ((before, after), *more)
+    changed = dict.fromkeys(changes, False)
 
     def corrupted(variant):
         source = right(variant)
-        changed.append(before in source.text)
-        return renderer.Source(source.text.replace(before, after), source.kernel, source.digest)
+        text = source.text
+        for change in changes:
+            changed[change] |= change[0] in text
+            text = text.replace(*change)
+        return renderer.Source(text, source.kernel, source.digest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_enqueue, "render", corrupted)
@@ -54,7 +58,8 @@ def planted(before: str, after: str):
             yield
         finally:
             _enqueue.native_set.cache_clear()
-    assert any(changed), f"the text has no {before!r}"
+    missing = [text for (text, _), found in changed.items() if not found]
+    assert not missing, f"the text has no {missing}"
 
 
 def caught(variants, a, b, **emulation) -> str | None:
