@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..variant import Tile
 from . import gather
 from .entries import Entry
-from .qgemm import HALF, SHARED
+from .gather import TALL
 from .weighted_simdgroup import for_two, serves
 
-# Two f32 accumulators beside f32 operands would not fit a lane: smaller operations, the block split among twice as many simdgroups.
-_SPLIT = {HALF: Tile(32, 64, 2, 2, 16, 32, 16), SHARED: Tile(64, 64, 4, 2, 16, 32, 16)}
-_SPLIT_WHY = "As for half types, the block split among twice as many simdgroups; not measured"
-
-
-def _split(e: Entry) -> Entry:
-    return replace(e, tile=_SPLIT[e.tile], why=_SPLIT_WHY, options=())
-
-
-_STAGED = [e for e in gather.TILES if e.dataflow == "staged"]
-FLOATS = (*(e for e in _STAGED if e.tile not in _SPLIT), *(_split(e) for e in _STAGED if e.tile == HALF), *(_split(e) for e in _STAGED if e.tile == SHARED and not e.options))
-HALVES = tuple(e for e in _STAGED if e.tile != SHARED or e.options)
-OTHERS = for_two(tuple(e for e in gather.TILES if e.dataflow != "staged"))
+# Two f32 accumulators beside f32 operands would not fit a lane: smaller operations, or half the columns.
+_SPLIT_WHY = "As for half types, in smaller operations, the block split among twice as many simdgroups; not measured"
+_WHOLE_WHY = "As for half types, without sums beside the matrix unit; not measured"
+_HALF_WHY = "As for half types, with half the columns; not measured"
+_RAGGED = ("ragged_m", "ragged")
+FLOATS = (
+    Entry("mpp", "staged", Tile(32, 64, 2, 2, 16, 32, 16), _SPLIT_WHY, "m32", alignments=_RAGGED),
+    Entry("mpp", "staged", TALL, _WHOLE_WHY, alignments=_RAGGED),
+    Entry("mpp", "staged", Tile(128, 32, 4, 1, 16, 32, 16), _HALF_WHY, options=(("store", "direct"),), alignments=_RAGGED),
+)
+STAGED = tuple(sorted((*gather.STAGED, *FLOATS), key=lambda e: e.tile.m))  # of one height the first that fits is taken
+TILES = (*for_two(tuple(e for e in gather.TILES if e.dataflow != "staged")), *STAGED)
 UNREACHED: tuple[Entry, ...] = gather.UNREACHED
 
 
 def tables() -> tuple[Entry, ...]:
     """Every entry of this module."""
-    return (*OTHERS, *dict.fromkeys((*HALVES, *FLOATS)), *UNREACHED)
+    return (*TILES, *UNREACHED)
 
 
 def choose(spec, engine: str) -> tuple[Entry, ...]:
     """As ``gather.choose``."""
-    found = (*OTHERS, *(FLOATS if spec.x == "float32" else HALVES))
-    return gather.reached(tuple(e for e in found if serves(e, engine)), spec)
+    return gather.reached(tuple(e for e in TILES if serves(e, engine)), spec)

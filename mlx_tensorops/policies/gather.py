@@ -1,30 +1,53 @@
 """Which kernels rows of experts take: the block is as high as the plan's tiles. Retunable; what is legal stands in primitives/.
 
-Nothing here was measured by this project on Metal: blocks and steps are those that others ship.
+Nothing here was measured by this project on Metal. ``benchmarks/emulated_moe.py`` counts what a layer loads and multiplies.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ..variant import Tile
 from .entries import Entry
-from .qgemm import FLOAT_WHY, HALF, NARROW, SHARED, fits_types
-from .weighted_simdgroup import STEEL_ENTRIES, STEEL_UNREACHED, serves, vector
+from .qgemm import HALF, NARROW, SHARED
+from .weighted_simdgroup import STEEL_ENTRIES, STEEL_TALL, STEEL_UNREACHED, serves, vector
 
-_SHARED_WHY = "Butter's default block for NVFP4 experts and MLX 0.32.4's for the M5 from 64 rows per expert"
-_HALF_WHY = "MLX 0.32.4's block for fewer than 64 rows per expert has 32 rows"
+TALL = Tile(64, 64, 2, 2, 16, 32, 16)
+TALLER = Tile(128, 64, 4, 2, 16, 32, 16)
+
 _NARROW_WHY = "Butter's block for few rows per expert: one simdgroup, 16x32, steps of 16"
+_HALF_WHY = "MLX 0.32.4's block for fewer than 64 rows per expert has 32 rows"
+_TALL_WHY = ("Butter's default block for NVFP4 experts, 64x64 and four simdgroups, in operations of 16 rows, so that a tile's empty fragments are "
+             "left out: up to 64 rows of an expert share what is decoded, and few rows cost no more than in a lower block")
+_TALLER_WHY = ("Weights are read and decoded once for 128 rows of an expert, half as often as in MLX 0.32.4's block of 64; twice the simdgroups, "
+               "since MLX measured 128 rows on four of them at 0.73 of its 64")
+# The M5's matrix unit does about 4 times as many multiply-adds per clock as its ALUs (15.4 TFLOPS reported for 10 cores): a fragment of
+# 16 rows costs what 4 rows cost without it.
+_TAIL = ("tail", 4)
+_RAGGED = ("ragged_m", "ragged")
+_FLOAT = "; in steps of 32, since f32 tiles of 64 would not fit threadgroup memory"
 
+STAGED = (
+    Entry("mpp", "staged", NARROW, _NARROW_WHY, "m16", options=(("block_k", 16),), alignments=_RAGGED),
+    Entry("mpp", "staged", HALF, _HALF_WHY, "m32", options=(("block_k", 64),), alignments=_RAGGED),
+    Entry("mpp", "staged", TALL, _TALL_WHY, options=(("block_k", 64), _TAIL), alignments=_RAGGED),
+    Entry("mpp", "staged", TALL, _TALL_WHY + _FLOAT, options=(_TAIL,), alignments=_RAGGED),
+    Entry("mpp", "staged", TALLER, _TALLER_WHY, options=(("block_k", 64), ("store", "direct"), _TAIL), alignments=_RAGGED),
+    Entry("mpp", "staged", TALLER, _TALLER_WHY + _FLOAT, options=(("store", "direct"), _TAIL), alignments=_RAGGED),
+)
 TILES = (
     *vector("few", 1),
     *vector("few", 4),  # plans with tiles of 4 rows
-    Entry("mpp", "staged", NARROW, _NARROW_WHY, "m16", options=(("block_k", 16),), alignments=("ragged_m", "ragged")),
-    Entry("mpp", "staged", HALF, _HALF_WHY, "m32", options=(("block_k", 64),), alignments=("ragged_m", "ragged")),
-    Entry("mpp", "staged", SHARED, _SHARED_WHY, options=(("block_k", 64),), alignments=("ragged_m", "ragged")),
-    Entry("mpp", "staged", SHARED, FLOAT_WHY, alignments=("ragged_m", "ragged")),
+    *STAGED,
     *STEEL_ENTRIES,
+    STEEL_TALL,
 )
-UNREACHED: tuple[Entry, ...] = STEEL_UNREACHED
+_KEPT_WHY = "Butter's block as it is: operations of 32 rows, which pad an expert's last rows to as many"
+UNREACHED: tuple[Entry, ...] = (
+    Entry("mpp", "staged", SHARED, _KEPT_WHY, options=(("block_k", 64),), alignments=_RAGGED),
+    Entry("mpp", "staged", SHARED, _KEPT_WHY, alignments=_RAGGED),
+    *STEEL_UNREACHED,
+)
 
 
 def tables() -> tuple[Entry, ...]:
@@ -34,7 +57,7 @@ def tables() -> tuple[Entry, ...]:
 
 def choose(spec, engine: str) -> tuple[Entry, ...]:
     """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
-    return reached(tuple(e for e in TILES if serves(e, engine) and fits_types(e, spec.x)), spec)
+    return reached(tuple(e for e in TILES if serves(e, engine)), spec)
 
 
 def reached(entries: tuple[Entry, ...], spec) -> tuple[Entry, ...]:

@@ -9,14 +9,15 @@ from ..rules import Rule, ceildiv, maximum
 from ..variant import Block
 from .entries import Entry
 
-# (rows per expert, rows of a tile above that): the heights and bounds of MLX 0.32.4's sorted gather_mm for the M5. Its
-# quantised kernels stop at 32; 16 is what one matrix operation takes, and halves the padding of experts with few rows.
-BLOCK_M = ((48, 64), (24, 32), (0, 16))
+# (rows per expert, rows of a tile from there on). Below 4 MLX 0.32.4 multiplies row by row; kernels without the matrix unit do, too, 4 rows of an
+# expert at a time. From 64 it takes blocks of 64 rows, below that of 32. Ours are twice as high, since weights are read and decoded once per
+# tile: padding costs nothing there, empty fragments of 16 rows are left out.
+BLOCK_M = ((64, 128), (4, 64), (0, 4))
 
 
 def block_m(rows: int, num_experts: int) -> int:
     """Rows of a tile for so many rows, evenly spread."""
-    return next(height for bound, height in BLOCK_M if rows > bound * num_experts or not bound)
+    return next(height for bound, height in BLOCK_M if rows >= bound * num_experts)
 
 
 COUNT_THREADS = 256  # each thread compares its row with the others of a step: work grows with this, steps shrink

@@ -13,8 +13,9 @@ from .entries import Entry
 STEEL = Tile(64, 64, 2, 2, 8, 8, 8)
 HALF = Tile(32, 64, 1, 2, 8, 8, 8)
 NARROW = Tile(16, 128, 1, 4, 8, 8, 8)
+TALL = Tile(128, 64, 4, 2, 8, 8, 8)
 # Two f32 accumulators beside f32 fragments would not fit a lane: half the columns, so that a decoded weight still meets 32 rows.
-TWO = {STEEL: Tile(64, 32, 2, 2, 8, 8, 8), HALF: Tile(32, 32, 1, 2, 8, 8, 8)}
+TWO = {STEEL: Tile(64, 32, 2, 2, 8, 8, 8), HALF: Tile(32, 32, 1, 2, 8, 8, 8), TALL: Tile(128, 32, 4, 2, 8, 8, 8)}
 
 _STEEL_WHY = "Butter's steel block for NVFP4, whole matrices and expert runs: 64x64, 2x2 simdgroups of 32x32; not measured"
 _HALF_WHY = "Half of Butter's block, two simdgroups of 32x32, where 64 rows would be half empty; not measured"
@@ -27,6 +28,7 @@ STEEL_ENTRIES = (
     Entry("simdgroup", "steel", HALF, _HALF_WHY, "m32", alignments=("ragged_m", "ragged")),
     Entry("simdgroup", "steel", STEEL, _STEEL_WHY),
 )
+STEEL_TALL = Entry("simdgroup", "steel", TALL, "For plans with tiles of 128 rows: Butter's block twice; not measured", alignments=("ragged_m", "ragged"))
 STEEL_UNREACHED = (
     Entry("simdgroup", "steel", Tile(16, 64, 1, 4, 8, 8, 8),
           "Butter's other steel block of 16 rows, four simdgroups of 16x16: nobody has published where it beats 16x128"),

@@ -24,7 +24,7 @@ def tile_plan(expert_ids=None, *, num_experts=None, block_m=None, builder="auto"
         expert_ids: one expert id per row, any shape and integer type; a row is a place in the flattened array. NumPy arrays and lists
             are sorted on the host and checked; an ``mx.array`` is never evaluated.
         num_experts: ids are 0 .. num_experts - 1.
-        block_m: most rows of a tile; default: 16, 32 or 64 by the number of rows per expert.
+        block_m: most rows of a tile; default: 4, 64 or 128 by the number of rows per expert.
         builder: "auto"; "host" (NumPy; evaluates an ``mx.array``); or an engine: "simdgroup", "cpu", "mlx".
         offsets: instead of ids, for rows that are sorted already: expert e owns rows ``offsets[e] .. offsets[e + 1] - 1``.
         rows: number of rows where offsets are an ``mx.array``; those past the last offset count as dropped.

@@ -48,7 +48,7 @@ def test_device_offsets_that_make_no_sense_still_give_a_plan():
         assert plan.dropped.item() == 64 - min(max(max(offsets[1:]), 0), 64)
 
 
-@pytest.mark.parametrize("rows, experts, block_m", [(8, 128, 16), (24 * 8, 8, 16), (24 * 8 + 1, 8, 32), (48 * 8, 8, 32), (48 * 8 + 1, 8, 64), (16384, 128, 64), (0, 4, 16)])
+@pytest.mark.parametrize("rows, experts, block_m", [(8, 128, 4), (4 * 8 - 1, 8, 4), (4 * 8, 8, 64), (64 * 8 - 1, 8, 64), (64 * 8, 8, 128), (16384, 128, 128), (0, 4, 4)])
 def test_block_m_by_rows_per_expert(rows, experts, block_m):
     assert policy.block_m(rows, experts) == block_m
     assert mt.tile_plan(np.zeros(rows, int), num_experts=experts).block_m == block_m
