@@ -54,7 +54,8 @@ def _tile_outputs(ids: int, sizes: int):
 _ROWS, _IDS_STEP = Scalar("rows", "long", dim(0, 0)), Scalar("ids_step", "long", stride(0, 0))
 _CHUNKS = maximum(ceildiv(dim(0, 0), chunk(dim(0, 0))), 1)
 _THREAD = ("simdgroup", "lane")
-_STEP_WORDS = 4  # bytes per thread of a counting step: its bin
+WHOLE_BINS = WHOLE_EXPERTS + 4  # one for dropped rows, one for the end; threadgroup variables begin at multiples of 16 bytes
+_STEP_BYTES = 4  # bytes per thread of a counting step: its bin
 
 
 def _count(v: Variant) -> Signature:
@@ -64,7 +65,7 @@ def _count(v: Variant) -> Signature:
         buffers=(Buffer("ids", element_type(v.types[0]), 0), *outputs), params="CountParams",
         scalars=(_ROWS, _IDS_STEP, Scalar("chunk", "long", chunk(dim(0, 0))), Scalar("experts", "int", _experts(1))),
         outputs=results, checks=_checks(0, 1), when=rule(1), grid=(_CHUNKS, rule(1), rule(1)), threads=v.tile.threads,
-        threadgroup_bytes=v.tile.threads * _STEP_WORDS, builtins=("block", *_THREAD), shape_inputs=(1,))
+        threadgroup_bytes=v.tile.threads * _STEP_BYTES, builtins=("block", *_THREAD), shape_inputs=(1,))
 
 
 def _scan(v: Variant) -> Signature:
@@ -96,12 +97,11 @@ def _whole(v: Variant) -> Signature:
     """ids, sizes -> the plan."""
     outputs, results = _outputs(*_tile_outputs(0, 1), ("order", (dim(0, 0),)), ("inverse", (dim(0, 0),)), ("dropped", (rule(1),)))
     few = Check(_experts(1) <= WHOLE_EXPERTS, f"at most {WHOLE_EXPERTS} experts", "three launches take any number")
-    bins = (WHOLE_EXPERTS + 1) + 2 * (WHOLE_EXPERTS + 2)  # counts, starts of rows and of tiles
     return Signature(
         buffers=(Buffer("ids", element_type(v.types[0]), 0, optional=True), *outputs), params="WholeParams",
         scalars=(_ROWS, _IDS_STEP, Scalar("tiles", "int", _tiles(0, 1)), Scalar("experts", "int", _experts(1)), Scalar("block_m", "int", _block_m(1))),
         outputs=results, checks=_checks(0, 1, few), when=rule(1), grid=(rule(1),) * 3, threads=v.tile.threads,
-        threadgroup_bytes=v.tile.threads * _STEP_WORDS + _sums(v) + bins * INT32.bytes, builtins=_THREAD, shape_inputs=(1,))
+        threadgroup_bytes=v.tile.threads * _STEP_BYTES + _sums(v) + 3 * WHOLE_BINS * INT32.bytes, builtins=_THREAD, shape_inputs=(1,))
 
 
 def _sums(v: Variant) -> int:
@@ -122,8 +122,8 @@ def cost(v: Variant) -> Cost:
     ids counts as nothing: additions to counts, and how often a tile looks at the bins' starts."""
     word, threads = INT32.bytes, v.tile.threads
     rows, steps = dim(0, 0), ceildiv(dim(0, 0), threads)
-    step = Cost(**_NOTHING, barriers=steps * 2, threadgroup_load=steps * (threads * threads * _STEP_WORDS),  # every thread reads all bins
-                threadgroup_store=steps * (threads * _STEP_WORDS))
+    step = Cost(**_NOTHING, barriers=steps * 2, threadgroup_load=steps * (threads * threads * _STEP_BYTES),  # every thread reads all bins
+                threadgroup_store=steps * (threads * _STEP_BYTES))
     if v.dataflow == "count":
         return replace(step, operand_bytes=(rows * word,), output_bytes=(rows + _CHUNKS * (_experts(1) + 1)) * word)
     if v.dataflow == "scatter":

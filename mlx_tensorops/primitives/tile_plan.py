@@ -11,7 +11,7 @@ from ..policies import tile_plan as table
 from ..registry import Family
 from ..spec import TilePlanSpec
 from ..variant import Variant
-from ._tile_plan_signature import SIGNATURES, cost, signature
+from ._tile_plan_signature import SIGNATURES, WHOLE_BINS, cost, signature
 
 ID_TYPES = ("int32", "uint32")  # what kernels read; MLX's argpartition gives uint32, so that usual ids need no conversion
 
@@ -39,7 +39,7 @@ def variants() -> tuple[Variant, ...]:
 
 def context(v: Variant) -> dict:
     """What the templates may name beside the usual."""
-    return {"id": element_type(v.types[0]) if v.types else None, "most_experts": table.WHOLE_EXPERTS}
+    return {"id": element_type(v.types[0]) if v.types else None, "bins": WHOLE_BINS}
 
 
 def work(spec: TilePlanSpec, shapes) -> tuple[int, int]:
