@@ -108,6 +108,20 @@ def test_rows_of_experts(tile, name, x, transpose, how, n, k):
         results, dispatch = flows.run(steel(tile, spec), given[0].inputs, **CHECKED, order_seed=seed)
         assert experts.over_bound(*given, results) <= 1
         assert dispatch["counters"]["barriers"] == dispatch["counters"]["threadgroup_bytes"] == 0
+        if how["rows"] == "plan" and transpose:
+            work_of_a_plan(tile, given[0], dispatch["counters"], n, k)
+
+
+def work_of_a_plan(tile: Tile, problem: cases.Problem, counters: dict, n: int, k: int) -> None:
+    """Every simdgroup with rows reads its columns of the expert once, and multiplies no fragment without a row."""
+    parts = [min(count - first, tile.warp_m) for expert, count in zip(*(np.array(problem.arrays[name]) for name in ("tile_expert", "tile_row_count")))
+             if expert >= 0 for first in range(0, count, tile.warp_m)]
+    spec = problem.spec
+    if spec.weights.format:
+        first = list(problem.arrays).index("w" if spec.destinations == 1 else "w_gate")
+        assert counters["device_load"][first] == len(parts) * n * k * 4 // 8
+    steps = -(-n // tile.warp_n) * tile.fragments_n * -(-k // 32) * 4
+    assert counters["mma8x8"] == sum(-(-rows // 8) for rows in parts) * steps * spec.destinations
 
 
 def test_one_matrix_with_two_destinations():
