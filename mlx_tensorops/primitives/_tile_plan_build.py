@@ -42,6 +42,8 @@ def tile_plan(expert_ids=None, *, num_experts=None, block_m=None, builder="auto"
     the native engine; elsewhere a composition of MLX operations. Kernels and native engine work under ``mx.compile``, also
     shapeless: a replay sorts the ids it gets, block_m stays what it was when traced.
     """
+    import mlx.core as mx
+
     if builder not in BUILDERS:
         fail(OP, f"builder {builder!r} is unknown", nearest=", ".join(BUILDERS), cls=EngineError)
     if (expert_ids is None) == (offsets is None):
@@ -54,6 +56,7 @@ def tile_plan(expert_ids=None, *, num_experts=None, block_m=None, builder="auto"
     decision = _decide(ids, builder, stream)
     if tracing.recording:
         tracing.call(OP, decision, (ids.shape,))
+    ids = mx.stop_gradient(ids)  # MLX sends zeros back through indices, and no builder has a use for them
     return TilePlan(*_BUILD[decision.engine](ids, num_experts, block_m, decision.spec, stream), num_experts, block_m)
 
 

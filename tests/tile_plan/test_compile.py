@@ -50,3 +50,19 @@ def test_a_plan_goes_into_a_compiled_function_as_arrays():
     x = mx.array([1.0, 10, 100, 1000, 10000])
     assert compiled(x, *mt.tile_plan([0, 1, 0, 0, 3], num_experts=4, block_m=2).arrays).tolist() == [101, 1000, 10, 10000, 0, 0, 0]
     assert compiled(x, *mt.tile_plan([3, 3, 3, 3, 3], num_experts=4, block_m=2).arrays).tolist() == [11, 1100, 10000, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("builder", ["simdgroup", "cpu", "mlx"])
+def test_a_plan_inside_a_gradient(builder):
+    """Router scores lead to ids, ids to a plan, the plan to the order in which rows are summed: only the rows have a gradient."""
+
+    def loss(router, x):
+        ids = mx.argmax(router, axis=-1)
+        plan = mt.tile_plan(ids, num_experts=3, block_m=4, builder=builder)
+        return (x[plan.order] * mx.arange(5)).sum() + router.sum()
+
+    router, x = mx.array(np.eye(3, dtype=np.float32)[[2, 0, 1, 0, 2]]), mx.zeros(5)
+    with hostmetal.active():
+        by_router, by_x = mx.grad(loss, argnums=(0, 1))(router, x)
+        mx.eval(by_router, by_x)
+    assert np.all(np.array(by_router) == 1) and by_x.tolist() == [3, 0, 2, 1, 4]
