@@ -72,7 +72,7 @@ def test_counters_are_the_cost_rules(rows, experts, block_m):
 
 def test_explain():
     few, many = mx.zeros((64, 8), mx.uint32), mx.zeros((2048, 8), mx.int64)
-    told = mt.explain("tile_plan", few, num_experts=128)
+    told = mt.explain("tile_plan", few, num_experts=128, block_m=16)
     assert told.engine == "cpu" and told.variant == "" and told.bytes == 4 * (512 * 3 + 3 * (32 + 128) + 1)
     with device.force("m4"):
         told = mt.explain("tile_plan", few, num_experts=128)
