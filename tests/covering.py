@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Callable, Mapping, Sequence
 
 SAMPLE = 120  # candidates looked at per chosen row: more give slightly fewer rows and take longer
-LIMIT = 20_000  # full rows enumerated; of a larger product so many are drawn, enough to meet every pair and triple
+LIMIT = 20_000  # full rows enumerated; of a larger product so many are drawn, enough to meet every pair and triple that is not rare
 
 
 def covering_array(
@@ -20,6 +20,8 @@ def covering_array(
     at_least: int = 1,
     legal: Callable[[dict], bool] = lambda row: True,
     apart: Sequence[tuple[str, str]] = (),
+    also: Sequence[tuple[str, ...]] = (),
+    limit: int = LIMIT,
 ) -> list[dict]:
     """Rows that cover every legal combination of `strength` axes, chosen greedily and reproducibly.
 
@@ -28,11 +30,14 @@ def covering_array(
         at_least: every single value occurs in so many rows, or in all legal rows that have it.
         legal: whether a full row can exist.
         apart: pairs of axes whose values need not meet.
+        also: further axes of which every legal combination occurs.
+        limit: full rows drawn to choose from, where there are more.
     """
     names = list(axes)
     source = random.Random(seed)
-    candidates = _candidates(axes, legal, source)
+    candidates = _candidates(axes, legal, source, limit)
     groups = [g for g in itertools.combinations(names, min(strength, len(names))) if not any(set(pair) <= set(g) for pair in apart)]
+    groups += also
 
     def combinations(row):
         return [(group, tuple(row[name] for name in group)) for group in groups]
@@ -66,17 +71,17 @@ def covering_sample(items: Sequence, features: Callable[[object], tuple], *, see
     return chosen
 
 
-def _candidates(axes, legal, source: random.Random) -> list[dict]:
-    if math.prod(map(len, axes.values())) <= LIMIT:
+def _candidates(axes, legal, source: random.Random, limit: int) -> list[dict]:
+    if math.prod(map(len, axes.values())) <= limit:
         rows = [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
         source.shuffle(rows)
         return [row for row in rows if legal(row)]
     found: dict[tuple, dict] = {}
-    for _ in range(100 * LIMIT):
+    for _ in range(100 * limit):
         row = {name: source.choice(values) for name, values in axes.items()}
         if legal(row):
             found[tuple(row.values())] = row
-        if len(found) == LIMIT:
+        if len(found) == limit:
             break
     return list(found.values())
 
