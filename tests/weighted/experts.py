@@ -27,7 +27,8 @@ def ids_of(rows: int, seed: int, *, bad: bool = False) -> np.ndarray:
     return ids
 
 
-def problem(spec: WeightedSpec, ids, n: int, k: int, seed: int, *, top_k: int = 2, x_view: str = "rows") -> tuple[cases.Problem, np.ndarray, np.ndarray]:
+def problem(spec: WeightedSpec, ids, n: int, k: int, seed: int, *, top_k: int = 2, x_view: str = "rows",
+            experts: int = EXPERTS) -> tuple[cases.Problem, np.ndarray, np.ndarray]:
     """(the problem, expert of each row of the result, row of x that it multiplies).
 
     With a plan, row r of the result multiplies row r // top_k of x; otherwise its own row; with an index, any row.
@@ -38,17 +39,17 @@ def problem(spec: WeightedSpec, ids, n: int, k: int, seed: int, *, top_k: int = 
     source = rng.integers(0, tokens, rows) if spec.indirect else np.arange(rows) * tokens // rows
     arrays = {"x": make(x_view, tokens, k, spec.x, rng), "experts": mx.array(ids), "x_rows": mx.array(source.astype(np.int32))}
     if spec.rows == "plan":
-        plan = mt.tile_plan(mx.array(ids), num_experts=EXPERTS, block_m=spec.block_m)
+        plan = mt.tile_plan(mx.array(ids), num_experts=experts, block_m=spec.block_m)
         arrays |= {name: getattr(plan, name) for name in shared.PLAN}
-    stored = (EXPERTS, *((n, k) if spec.weights.transpose else (k, n)))
+    stored = (experts, *((n, k) if spec.weights.transpose else (k, n)))
     for suffix in shared.problem_of(spec).suffixes:
         found = cases.packed(fmt, stored, spec.weights.scales, rng) if fmt else {"w": make("rows", *stored[1:], spec.weights.stored, rng, lead=stored[:1])}
         arrays |= {name + suffix: x for name, x in found.items()}
         if spec.weights.global_scale:
             unit = GLOBAL_SCALE_DIVISOR if spec.weights.global_scale == "amax" else 1.0
-            arrays["global_scale" + suffix] = mx.array((rng.uniform(0.5, 2.0, EXPERTS) * unit).astype(np.float32))
+            arrays["global_scale" + suffix] = mx.array((rng.uniform(0.5, 2.0, experts) * unit).astype(np.float32))
         if spec.epilogue.bias:
-            arrays["bias" + suffix] = make("rows", EXPERTS, n, spec.extras[0], rng)
+            arrays["bias" + suffix] = make("rows", experts, n, spec.extras[0], rng)
     if spec.epilogue.residual:
         arrays["residual"] = make("rows", rows, n, spec.extras[-1], rng)
     arrays = {name: arrays[name] for name in names}
@@ -56,11 +57,14 @@ def problem(spec: WeightedSpec, ids, n: int, k: int, seed: int, *, top_k: int = 
     return cases.Problem(spec, arrays), ids, source
 
 
-def over_bound(problem: cases.Problem, ids, source, results) -> float:
-    """Largest |error| / bound over all results; rows whose expert does not exist are exactly zero."""
+def over_bound(problem: cases.Problem, ids, source, results, staged: str | None = None) -> float:
+    """Largest |error| / bound over all results; rows whose expert does not exist are exactly zero.
+
+    ``staged``: element type in which the kernel's matrix unit reads the weights.
+    """
     worst = 0.0
-    there = (ids >= 0) & (ids < EXPERTS)
-    wanted_all = wanted(problem, ids, source, there)
+    there = (ids >= 0) & (ids < len(problem.arrays["w" + shared.problem_of(problem.spec).suffixes[0]]))
+    wanted_all = wanted(problem, ids, source, there, staged)
     assert len(results) == len(wanted_all)
     for result, (want, bound) in zip(results, wanted_all):
         got = reference.to_float64(result)
@@ -69,11 +73,11 @@ def over_bound(problem: cases.Problem, ids, source, results) -> float:
     return worst
 
 
-def wanted(problem: cases.Problem, ids, source, there):
+def wanted(problem: cases.Problem, ids, source, there, staged: str | None = None):
     """[(the formula in float64, the bound)] of each result."""
     spec, a = problem.spec, problem.arrays
     out = "float32" if spec.gate else spec.out
-    found = [_product(problem, suffix, ids, source, there, out) for suffix in shared.problem_of(spec).suffixes]
+    found = [_product(problem, suffix, ids, source, there, out, staged) for suffix in shared.problem_of(spec).suffixes]
     if not spec.gate:
         return found
     (g, g_bound), (u, u_bound) = found
@@ -84,7 +88,7 @@ def wanted(problem: cases.Problem, ids, source, there):
     return [(want, widened + f32_work + _rounding(spec.out, want))]
 
 
-def _product(problem: cases.Problem, suffix: str, ids, source, there, out: str):
+def _product(problem: cases.Problem, suffix: str, ids, source, there, out: str, staged: str | None):
     """One destination after its epilogue."""
     spec, a = problem.spec, problem.arrays
     x, n = a["x"], _columns(problem, suffix)
@@ -94,7 +98,7 @@ def _product(problem: cases.Problem, suffix: str, ids, source, there, out: str):
         rows = x[mx.array(source[mine])]
         exact = not spec.epilogue
         want[mine], bound[mine] = _multiply(spec, rows, {name: a[name + suffix][int(e)] for name in ("w", "scales", "biases", "global_scale") if name + suffix in a},
-                                            out if exact else "float32")
+                                            out if exact else "float32", staged)
     if not spec.epilogue:
         return want, bound
     extra = {}
@@ -108,7 +112,7 @@ def _product(problem: cases.Problem, suffix: str, ids, source, there, out: str):
     return result, slope * bound + f32_work + (0 if out == "float32" else _rounding(out, result))
 
 
-def _multiply(spec: WeightedSpec, x, stored: dict, out: str):
+def _multiply(spec: WeightedSpec, x, stored: dict, out: str, staged: str | None):
     """(x times one expert's weights in float64, the bound)."""
     if not spec.weights.format:
         w = stored["w"].swapaxes(-1, -2) if spec.weights.transpose else stored["w"]
@@ -117,7 +121,7 @@ def _multiply(spec: WeightedSpec, x, stored: dict, out: str):
     if spec.weights.global_scale:
         how |= dict(global_scale=stored["global_scale"], convention=spec.weights.global_scale)
     operands = (x, stored["w"], stored["scales"], stored.get("biases"), formats.by_name(spec.weights.format))
-    return reference.qgemm(*operands, **how), reference.qgemm_bound(*operands, out, **how)
+    return reference.qgemm(*operands, **how), reference.qgemm_bound(*operands, out, **how, staged=staged)
 
 
 def _columns(problem: cases.Problem, suffix: str) -> int:
