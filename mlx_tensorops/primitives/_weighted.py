@@ -9,7 +9,7 @@ from .. import registry
 from ..dtypes import element_type, matmul2d_since
 from ..epilogues import GATES
 from ..errors import RuleError, fail
-from ..formats import BUILT_IN, by_name
+from ..formats import BUILT_IN, by_name, find
 from ..resolve import tile_entries
 from ..shaders import msl
 from ..spec import WeightedSpec, WeightSpec
@@ -116,7 +116,7 @@ def seen(v: Variant, shapes) -> list[tuple]:
 
 
 def matrix_variants(table) -> tuple[Variant, ...]:
-    """Every kernel of a table for whole matrices and plain products; epilogues, batches and output types multiply these."""
+    """Every kernel of a table for whole matrices and plain products; epilogues, batches, output types and group sizes multiply these."""
     specs = [WeightedSpec(x, x, weights) for x in FLOATS for weights in _stored(x, (True, False))]
     return _reached(table, specs)
 
@@ -132,8 +132,12 @@ def expert_variants(table, ops: tuple[str, ...]) -> tuple[Variant, ...]:
     return _reached(table, specs)
 
 
+# Formats that the lists of variants name. Another group size changes one constant of a kernel; tests build all of them.
+LISTED = tuple(f for f in BUILT_IN if f == find("formats", f.mode, None, f.bits))
+
+
 def _stored(x: str, transposes) -> list[WeightSpec]:
-    return [WeightSpec(f.name, "uint32", x if f.scale == "float" else "uint8", t) for f in BUILT_IN for t in transposes]
+    return [WeightSpec(f.name, "uint32", x if f.scale == "float" else "uint8", t) for f in LISTED for t in transposes]
 
 
 def _reached(table, specs) -> tuple[Variant, ...]:
