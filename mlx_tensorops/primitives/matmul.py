@@ -10,7 +10,8 @@ from ..epilogues import Epilogue
 from ..errors import DTypeError, fail
 from ..policies import gemm as table
 from ..spec import GemmSpec
-from . import _enqueue, _gemm_guard, _gemm_run, _gemm_split
+from . import _arguments, _enqueue, _gemm_guard, _gemm_run, _gemm_split
+from ._arguments import dtype_name
 from .gemm import FAMILY
 
 OP = FAMILY.op
@@ -154,15 +155,12 @@ _by_decision: dict[tuple[int, int], Plan] = {}  # a plan keeps its decision aliv
 def _spec(a, b, out_dtype, precision, engine, bias, activation, residual, scaled) -> GemmSpec:
     import mlx.core as mx
 
-    for name, value, kinds in (("engine", engine, str), ("activation", activation, (str, type(None))), ("precision", precision, str)):
-        if not isinstance(value, kinds):
-            fail(OP, f"{name} is a {type(value).__name__}", instead="pass its name")
+    _arguments.words(OP, engine, precision, activation)
     for name, value in (("a", a), ("b", b), ("bias", bias), ("residual", residual)):
-        if not isinstance(value, mx.array) and (name in "ab" or value is not None):
-            fail(OP, f"{name} is a {type(value).__name__}", instead=f"pass mx.array({name})", cls=DTypeError)
+        _arguments.array(mx, OP, name, value, optional=name not in "ab")
     natural = mx.result_type(a, b)
     if not mx.issubdtype(natural, mx.inexact):
-        fail(OP, f"a is {_name(a.dtype)} and b is {_name(b.dtype)}, whose product is no floating type",
+        fail(OP, f"a is {dtype_name(a.dtype)} and b is {dtype_name(b.dtype)}, whose product is no floating type",
              instead="convert one of them, e.g. a.astype(mx.float32)", cls=DTypeError)
     if out_dtype is not None and not isinstance(out_dtype, mx.Dtype):
         fail(OP, f"out_dtype {out_dtype!r} is no MLX dtype", nearest="mx.float16, mx.bfloat16, mx.float32", cls=DTypeError)
@@ -170,16 +168,12 @@ def _spec(a, b, out_dtype, precision, engine, bias, activation, residual, scaled
     if out != mx.complex64:
         for name, value in (("the product", natural), ("bias", getattr(bias, "dtype", natural)), ("residual", getattr(residual, "dtype", natural))):
             if value == mx.complex64:
-                fail(OP, f"{name} is complex, and a {_name(out)} result would drop its imaginary part", nearest="out_dtype=mx.complex64",
+                fail(OP, f"{name} is complex, and a {dtype_name(out)} result would drop its imaginary part", nearest="out_dtype=mx.complex64",
                      instead="take mx.real of it", cls=DTypeError)
     elif activation is not None:
         fail(OP, f"activation {activation!r} of a complex result", instead="apply it to the real and imaginary parts", cls=DTypeError)
-    extras = [_name(x.dtype) for x in (bias, residual) if x is not None] + ["float32"] * scaled
+    extras = [dtype_name(x.dtype) for x in (bias, residual) if x is not None] + ["float32"] * scaled
     return GemmSpec(
-        _name(a.dtype), _name(b.dtype), _name(out), a.ndim, b.ndim, precision,
+        dtype_name(a.dtype), dtype_name(b.dtype), dtype_name(out), a.ndim, b.ndim, precision,
         Epilogue(bias is not None, activation, residual is not None, scaled), tuple(extras),
     )
-
-
-def _name(dtype) -> str:
-    return str(dtype).rsplit(".", 1)[-1]

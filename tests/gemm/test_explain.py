@@ -44,7 +44,7 @@ def test_explain_gives_a_reason_for_every_engine_and_a_roofline():
 def test_explain_refuses_what_the_call_refuses():
     with pytest.raises(ShapeError, match="K = 3"):
         mt.explain("matmul", mx.zeros((2, 3)), mx.zeros((4, 5)))
-    with pytest.raises(TensorOpsError, match="no operation is called 'conv'.\n  nearest legal: matmul"):
+    with pytest.raises(TensorOpsError, match="no operation is called 'conv'.\n  nearest legal: .*, matmul"):
         mt.explain("conv", mx.zeros((2, 3)))
 
 
