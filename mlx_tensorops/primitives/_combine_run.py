@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from .. import resolve
 from ..spec import CombineSpec
 from . import _enqueue
 from ._arguments import dtype_name
+from ._axes import merged, split
 from ._kernel import Kernel
 from .combine import FAMILY, FLOATS, composed
 
@@ -26,19 +25,18 @@ def combine(mx, y, scores, addend=None, addend_scores=None, *, out: str, stream=
     Returns:
         ``[..., N]``.
     """
-    *tokens, k, n = y.shape
-    count = math.prod(tokens)
-    arrays = dict(y=y.reshape(count, k, n), scores=scores.reshape(count, k))
+    tokens = y.shape[:-2]
+    arrays = dict(y=merged(mx, y, 2), scores=merged(mx, scores, 1))
     if addend is not None:
-        arrays["addend"] = addend.reshape(count, n)
+        arrays["addend"] = merged(mx, addend, 1)
     if addend_scores is not None:
-        arrays["addend_scores"] = addend_scores.reshape(count)
+        arrays["addend_scores"] = merged(mx, addend_scores.squeeze(-1), 0)
     arrays = {name: x if dtype_name(x.dtype) in FLOATS else x.astype(mx.float32) for name, x in arrays.items()}
     if 0 in y.shape:  # a node without input is zero, and the addend is not
-        return composed(mx, **arrays).astype(getattr(mx, out)).reshape(*tokens, n)
+        return split(mx, composed(mx, **arrays).astype(getattr(mx, out)), tokens)
     spec = CombineSpec(**{name: dtype_name(x.dtype) for name, x in arrays.items()}, out=out)
     context = _enqueue.context(stream)
     kernel = _kernels.get((spec, context))
     if kernel is None:
         kernel = _kernels[spec, context] = Kernel(resolve.resolve(FAMILY.name, spec, "simdgroup", context), spec.op)
-    return kernel.launch(arrays, stream)[0].reshape(*tokens, n)
+    return split(mx, kernel.launch(arrays, stream)[0], tokens)

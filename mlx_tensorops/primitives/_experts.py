@@ -14,6 +14,7 @@ from ..errors import DTypeError, ShapeError, fail
 from ..plans import TilePlan
 from . import _shapes
 from ._arguments import dtype_name
+from ._axes import broadcast, merged
 from ._weighted_signature import PLAN
 
 
@@ -150,14 +151,14 @@ def flat(mx, r: Rows, x: tuple, expert_batch: tuple, batch: tuple) -> tuple[Any,
     m, own = x[-2], x[:-2]
     experts = math.prod(expert_batch)
     ids = default(mx, expert_batch) if r.rhs is None else to_int32(mx, r.rhs, experts)
-    ids = mx.broadcast_to(ids, batch).reshape(-1)
+    ids = merged(mx, broadcast(mx, ids, batch), 0)
     source = None
     if r.lhs is not None:
         source = clamped(mx, to_int32(mx, r.lhs, math.prod(own)), math.prod(own))
     elif not _leads(own, batch) or (m > 1 and math.prod(own) != math.prod(batch)):
         source = default(mx, own)
     if source is not None:
-        source = mx.broadcast_to(source, batch).reshape(-1)
+        source = merged(mx, broadcast(mx, source, batch), 0)
         if m > 1:
             source = (source[:, None] * m + mx.arange(m, dtype=mx.int32)).reshape(-1)
     return (mx.repeat(ids, m) if m > 1 else ids), source

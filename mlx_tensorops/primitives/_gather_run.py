@@ -10,6 +10,7 @@ from .. import device, formats, resolve
 from ..spec import WeightedSpec
 from . import _compose, _enqueue, _experts
 from ._arguments import FLOATS, dtype_name
+from ._axes import merged, split
 from ._experts import Rows
 from ._kernel import Kernel
 from ._tile_plan_build import tile_plan
@@ -148,7 +149,7 @@ def variants(decision, natural: str, without_rows: Callable | None = None) -> Ca
                     kernel = kernels.get(spec)
                     if kernel is None:
                         kernel = kernels[spec] = Kernel(resolved(decision, spec), spec.op)
-                    return [masked(mx, y.reshape(shape), valid) for y in kernel.launch(arrays, stream)]
+                    return [masked(mx, split(mx, y, shape[:-1]), valid) for y in kernel.launch(arrays, stream)]
         return without_rows(x, groups, rows, scales, biases, stream)
 
     return run
@@ -172,7 +173,7 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
     ids, source = _experts.flat(mx, rows, x.shape, expert_batch, batch)
     valid = None if rows.lhs is None or rows.lhs_known else mx.broadcast_to(_experts.in_range(mx, rows.lhs, math.prod(x.shape[:-2])), batch)
     multiplied = getattr(mx, spec.x)
-    arrays = dict(x=(x if x.dtype == multiplied else x.astype(multiplied)).reshape(-1, x.shape[-1]), x_rows=source)
+    arrays = dict(x=merged(mx, x if x.dtype == multiplied else x.astype(multiplied), 1), x_rows=source)
     stored = getattr(mx, spec.weights.stored)
     for suffix, group, scale, bias in zip(("",) if len(groups) == 1 else ("_gate", "_up"), alike(mx, *groups), scales, biases):
         for name, part in group._asdict().items():

@@ -7,6 +7,7 @@ from typing import Callable
 
 from ..formats import Format
 from . import _arguments, _compose, _shapes
+from ._axes import broadcast, merged, split
 from ._kernel import Kernel
 from ._weights import Group, alike, columns, first_matrix
 
@@ -130,18 +131,14 @@ def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tupl
 
 def _flat(mx, x, group: Group, shape: tuple):
     """x with its leading axes as rows, the weights as they are; how addends follow, and the way back."""
-    rows = math.prod(shape[:-1])
-
     def addend(value):
         if value is None or x.ndim == value.ndim == 2:
             return value
         if math.prod(value.shape[:-1]) == 1:
             return value.reshape(1, value.shape[-1] if value.ndim else 1)
-        return mx.broadcast_to(value, shape).reshape(rows, shape[-1])
+        return merged(mx, broadcast(mx, value, shape), 1)
 
-    if x.ndim == 2:
-        return x, group, addend, lambda y: y
-    return x.reshape(rows, x.shape[-1]), group, addend, lambda y: y.reshape(shape)
+    return merged(mx, x, 1), group, addend, lambda y: split(mx, y, shape[:-1])
 
 
 def _stacked(mx, x, group: Group, shape: tuple):
