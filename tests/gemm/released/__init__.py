@@ -1,25 +1,19 @@
-"""The last release's rendered sources, one full file per dataflow for a float and a half C, and how they are written.
-
-``python -m tests.gemm.released`` writes them; run it when a version is released. Within a version they are golden files: a
-change of a template shows as a diff to be read. Between versions, old and new are executed side by side.
-"""
+"""The last release's dense kernels: one full file per dataflow for a float and a half C."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import mlx.core as mx
+import numpy as np
+
 from mlx_tensorops.policies import gemm as table
-from mlx_tensorops.primitives import gemm
-from mlx_tensorops.shaders.render import render
+from mlx_tensorops.primitives import gemm, gemm_dataflows
 from mlx_tensorops.spec import GemmSpec
-from mlx_tensorops.variant import Variant
-from mlx_tensorops.version import __version__
-
-FOLDER = Path(__file__).parent
-VERSION = FOLDER / "VERSION"
-
-# Kernel file -> why its results are not bit-equal to the last release's. Empty it when a version is released.
-REASONS: dict[str, str] = {}
+from mlx_tensorops.variant import Variant, VariantSet
+from tests.cases.gemm import make
+from tests.gemm import flows
+from tests.released import Released
 
 
 def chosen() -> dict[str, Variant]:
@@ -36,10 +30,14 @@ def chosen() -> dict[str, Variant]:
     return found
 
 
-def write() -> None:
-    """Replace the fixtures by what is rendered now."""
-    for old in FOLDER.glob("*.metal"):
-        old.unlink()
-    for name, variant in chosen().items():
-        (FOLDER / name).write_text(render(variant).text, encoding="ascii")
-    VERSION.write_text(__version__ + "\n")
+def run(variant: Variant) -> list[mx.array]:
+    """One launch on half operands, or on the f32 sums of three slices."""
+    rng = np.random.default_rng(2)
+    if gemm_dataflows.of(variant).adds_slices:
+        arrays = [mx.array(rng.normal(size=(3, 70, 150)).astype(np.float32))]
+    else:
+        arrays = [make("rows", 70, 83, "float16", rng), make("rows", 83, 150, "float16", rng)]
+    return [flows.run(VariantSet(variant, variant.engine, (variant,)), *arrays)[0]]
+
+
+RELEASED = Released(Path(__file__).parent, chosen, run)

@@ -1,3 +1,3 @@
-from tests.gemm.released import write
+from tests.gemm.released import RELEASED
 
-write()
+RELEASED.write()

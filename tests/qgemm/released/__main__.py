@@ -1,0 +1,3 @@
+from tests.qgemm.released import RELEASED
+
+RELEASED.write()
