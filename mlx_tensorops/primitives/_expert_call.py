@@ -71,6 +71,7 @@ def describe(c: Call) -> tuple[resolve.Decision, tuple]:
     """(decision, shapes of the kernel's inputs) of a call: what explain() shows."""
     import mlx.core as mx
 
+    _arguments.flag(c.op, "transpose", c.transpose)
     decision, _ = _decide(c)
     found = Plan(decision, _guard(c.op, decision.spec), None)
     rows = guarded(mx, found, c)
@@ -80,6 +81,8 @@ def describe(c: Call) -> tuple[resolve.Decision, tuple]:
 
 def lookup(c: Call) -> Plan:
     """The plan of a call. Nothing in it depends on sizes."""
+    if c.transpose is not True and c.transpose is not False:  # 1 would find the plan of True
+        _arguments.flag(c.op, "transpose", c.transpose)
     try:
         key = (
             c.op, c.x.dtype, tuple(map(_types, c.groups)), None if c.lhs is None else c.lhs.dtype, None if c.rhs is None else c.rhs.dtype, c.transpose,
@@ -145,7 +148,6 @@ def _decide(c: Call) -> tuple[resolve.Decision, str]:
     import mlx.core as mx
 
     _arguments.words(c.op, c.engine, c.precision, c.activation, ACTIVATIONS if len(c.groups) == 1 else GATES)
-    _arguments.flag(c.op, "transpose", c.transpose)
     for name, values in (("lhs_indices", c.lhs), ("rhs_indices", c.rhs)):
         _experts.check_type(mx, c.op, name, values)
     fmt = None if c.mode is None else formats.find(c.op, *c.mode)

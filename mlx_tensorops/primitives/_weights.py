@@ -37,20 +37,18 @@ def packed_types(mx, op: str, fmt: Format, x, w, scales, biases) -> str:
     if fmt.scale != "float":
         if scales.dtype != mx.uint8:
             fail(op, f"scales are {dtype_name(scales.dtype)}; mode {fmt.mode!r} has uint8 scales", instead="scales.view(mx.uint8)", cls=DTypeError)
-        return _floating(op, "x", x)
-    for name, value in (("scales", scales), ("biases", biases)):
-        if value is not None:
-            _floating(op, name, value)
+        return _floating(op, "x", x.dtype)
+    common = mx.result_type(scales, *(() if biases is None else (biases,)))
+    _floating(op, "scales" if biases is None else "the common type of scales and biases", common)
     natural = mx.result_type(x, scales, *(() if biases is None else (biases,)))
-    if dtype_name(natural) not in FLOATS:
-        _floating(op, "x", x)
+    _floating(op, "the common type of x and scales", natural)
     return dtype_name(natural)
 
 
-def _floating(op: str, name: str, value) -> str:
-    found = dtype_name(value.dtype)
+def _floating(op: str, name: str, dtype) -> str:
+    found = dtype_name(dtype)
     if found not in FLOATS:
-        fail(op, f"{name} is {found}; only {', '.join(FLOATS)} can be multiplied", instead=f"{name}.astype(mx.float32)", cls=DTypeError)
+        fail(op, f"{name} is {found}; only {', '.join(FLOATS)} can be multiplied", instead="convert it, e.g. to mx.float32", cls=DTypeError)
     return found
 
 

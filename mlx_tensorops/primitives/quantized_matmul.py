@@ -59,6 +59,8 @@ def quantized_matmul(x, w, scales, biases=None, transpose=True, group_size=None,
     weights to x's type once. Engine mlx is MLX's own operation, whose CPU kernels accumulate in x's type; where it lacks something the
     whole formula is computed in f32 and rounded once.
     """
+    if transpose is not True and transpose is not False:  # 1 would find the plan of True
+        _arguments.flag(OP, "transpose", transpose)
     try:
         key = (
             x.dtype, w.dtype, scales.dtype, None if biases is None else biases.dtype, x.ndim, w.ndim, transpose, group_size, bits, mode,
@@ -88,6 +90,7 @@ def describe(x, w, scales, biases=None, transpose=True, group_size=None, bits=No
     """(decision, shapes of the kernel's inputs) of the call ``quantized_matmul`` would make: the part that explain() needs."""
     import mlx.core as mx
 
+    _arguments.flag(OP, "transpose", transpose)
     decision, fmt, _ = _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scale, weight_scale_2, out_dtype, precision, engine,
                                bias, activation, residual, stream)
     _guard(fmt, transpose, decision.spec.batched)(x.shape, w.shape, scales.shape, None if biases is None else biases.shape)
@@ -123,7 +126,6 @@ def _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scal
     import mlx.core as mx
 
     _arguments.words(OP, engine, precision, activation)
-    _arguments.flag(OP, "transpose", transpose)
     fmt = formats.find(OP, mode, group_size, bits)
     natural = _weights.packed_types(mx, OP, fmt, x, w, scales, biases)
     extras = _arguments.addend(mx, OP, "bias", bias) + _arguments.addend(mx, OP, "residual", residual)
