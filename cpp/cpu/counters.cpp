@@ -1,5 +1,7 @@
 #include "counters.h"
 
+#include <initializer_list>
+
 namespace mlx_tensorops::cpu {
 
 void Counters::reset() {
