@@ -1,12 +1,14 @@
 // What one instruction set offers to the GEMM driver. Every kernels_<isa>.cpp fills in one table.
 //
 // The files that implement it are compiled with -mavx2 and the like. They include only this header,
-// C headers and kernels_body.h, whose functions all have internal linkage: an inline function with
+// C headers and kernels_*.h, whose functions all have internal linkage: an inline function with
 // external linkage (anything of the STL) could be emitted there with AVX2 code, and the linker might
 // keep that copy for the whole program.
 #pragma once
 
 #include <stdint.h>
+
+#include "kernels_quant.h"
 
 namespace mlx_tensorops::cpu {
 
@@ -76,6 +78,8 @@ struct Kernels {
 
   // Exclusive or of all the bytes, in words: what a benchmark compares a memory-bound kernel with.
   uint64_t (*read)(const void*, int64_t bytes);
+
+  const QuantKernels* quant;
 };
 
 const Kernels* baseline_kernels();

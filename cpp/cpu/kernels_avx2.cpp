@@ -94,6 +94,7 @@ static inline void transpose(V (&r)[kLanes]) {
   }
 }
 
+#include "kernels_decode_avx2.h"
 #include "kernels_body.h"
 
 }  // namespace

@@ -98,6 +98,7 @@ static inline void transpose(V (&r)[kLanes]) {
   }
 }
 
+#include "kernels_decode_avx512.h"
 #include "kernels_body.h"
 
 }  // namespace

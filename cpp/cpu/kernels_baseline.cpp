@@ -89,6 +89,7 @@ static inline void transpose(V (&r)[kLanes]) {
   for (int i = 0; i < kLanes; i++) r[i] = t[i];
 }
 
+#include "kernels_decode_baseline.h"
 #include "kernels_body.h"
 
 }  // namespace

@@ -151,6 +151,7 @@ static void tile(int64_t depth, const float* a, const float* strip, float* c, in
 
 #include "kernels_few.h"
 #include "kernels_epilogue.h"
+#include "kernels_quant_body.h"
 
 // ---- yardstick ---------------------------------------------------------------------------------
 
@@ -201,4 +202,5 @@ static void axpy_any(Type t, int64_t r, int64_t k, const float* x, int64_t xs, c
 static const Kernels kTable = {
     kName,          kTileRows,       kTileColumns, kStep,   load_any,        load_transposed_any,
     load_strips_any, tile,           order_for_dot, dot_any, axpy_any, order_from_axpy, finish, read,
+    &kQuantTable,
 };

@@ -76,6 +76,7 @@ static inline void transpose(V (&r)[kLanes]) {
   r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
 }
 
+#include "kernels_decode_neon.h"
 #include "kernels_body.h"
 
 }  // namespace

@@ -224,7 +224,7 @@ std::pair<std::vector<mx::array>, std::vector<int>> QuantizedMatmul::vmap(const 
       size = x.shape(axes[i]);
       batched |= i < 3 || i == at.biases;
       x = mx::moveaxis(x, axes[i], 0, s);
-      if (i == at.global_scale && x.size() == size) x = mx::reshape(x, {size}, s);
+      if (i == at.global_scale && static_cast<int>(x.size()) == size) x = mx::reshape(x, {size}, s);
       const int trailing = i == at.global_scale ? 2 : 0;  // it has the batch's axes only
       std::vector<int> missing;
       for (int axis = 1; axis < result + 1 - trailing - static_cast<int>(x.ndim()) + 1; axis++) missing.push_back(axis);

@@ -1,5 +1,6 @@
 #include "weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include "counters.h"
 #include "pack.h"
+#include "quant_rows.h"
 #include "routes.h"
 
 namespace mlx_tensorops::cpu {
@@ -16,20 +18,79 @@ namespace {
 constexpr int64_t kStripColumns = 64;  // strips decoded or packed at a time
 constexpr int64_t kPackedRows = block_rows() * kDepth;
 constexpr int64_t kStrips = kStripColumns * kDepth;
-static_assert(kPackedRows + kStrips <= multiply_scratch());
+static_assert(kPackedRows + kStrips + scale_scratch(kStripColumns * kDepth) <= multiply_scratch());
 static_assert(multiply_scratch() + scratch_for_sums() + kFinishScratch <= kScratch);
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+// The few-row kernels read all of x again for each weight row: half of an L1 of 32 KiB holds it, in pieces along K.
+constexpr int64_t kDotValues = 4096, kDotUnit = 512;
+constexpr int64_t kDotScales = 1024;  // at a time
+constexpr int64_t kDotColumns = 64;
+static_assert(kDotValues / kFewRows >= kDotUnit && 2 * kDotValues <= kPackedRows);
+static_assert(scale_scratch(kDotColumns * kDotValues) <= kStrips || scale_scratch(4 * kDotValues + kDotScales * kStepCodes) <= kStrips);
+
+// Rows of x, columns k0.. of them, as f32.
+void pack_x(const Kernels& kernels, const Rows& rows, int64_t k0, int64_t depth, float* dst, int64_t dst_stride) {
+  Matrix x{rows.x, rows.type, rows.row_stride, rows.k_stride};
+  if (!rows.index) return pack_rows(kernels, x, 0, rows.count, k0, depth, dst, dst_stride);
+  for (int64_t r = 0; r < rows.count; r++) pack_rows(kernels, x, rows.index[r], 1, k0, depth, dst + r * dst_stride, dst_stride);
+}
+
+Matrix dense(const Weights& w) {
+  const int64_t size = size_of(w.type), row = w.w_row / size, step = w.w_step / size;
+  return {w.w, w.type, w.transpose ? step : row, w.transpose ? row : step};
+}
+
+// Weights decoded (or converted) into strips, and the register tile.
+void by_strips(const Rows& rows, const Weights& w, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
+               const Kernels& kernels) {
+  float* packed = scratch;
+  float* strips = packed + kPackedRows;
+  float* scales = strips + kStrips;
+  for (int64_t k0 = 0; k0 < w.k; k0 += kDepth) {
+    const int64_t depth = std::min(kDepth, w.k - k0);
+    pack_x(kernels, rows, k0, depth, packed, kDepth);
+    for (int64_t g0 = 0; g0 < columns; g0 += kStripColumns) {
+      const int64_t group = std::min(kStripColumns, columns - g0);
+      if (w.format) decode_strips(kernels, w, k0, depth, n0 + g0, group, strips, scales);
+      else pack_strips(kernels, dense(w), k0, depth, n0 + g0, group, strips);
+      for (int64_t c = 0; c < group; c += kernels.tile_columns)
+        for (int64_t r = 0; r < rows.count; r += kernels.tile_rows)
+          kernels.tile(depth, packed + r * kDepth, strips + c * kDepth, sums + r * stride + g0 + c, stride,
+                       std::min(kernels.tile_rows, rows.count - r), std::min(kernels.tile_columns, group - c), k0 > 0);
+    }
+  }
+}
+
+// A few rows: weights decoded into registers.
+void by_dots(const Rows& rows, const Weights& w, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
+             const Kernels& kernels) {
+  const QuantKernels& quant = *kernels.quant;
+  const int64_t padded = padded_rows(rows.count);
+  const int64_t most = std::min(kDotValues / padded / kDotUnit * kDotUnit, w.k);
+  float* plain = scratch;
+  float* ordered = plain + rows.count * most;
+  float* scales = scratch + kPackedRows;
+  for (int64_t k0 = 0; k0 < w.k; k0 += most) {
+    const int64_t depth = std::min(most, w.k - k0);
+    pack_x(kernels, rows, k0, depth, plain, most);
+    for (int64_t r = 0; r < padded; r++)
+      quant.order_for_dot(*w.format, plain + std::min(r, rows.count - 1) * most, depth, ordered + r * kStepCodes, padded * kStepCodes);
+    const bool tame_x = rows.count == 1 && quant.tame(plain, depth);
+    const int64_t width = std::clamp<int64_t>(kDotScales * std::min(w.format->group, depth) / depth / 4 * 4, 4, kDotColumns);
+    for (int64_t c = 0; c < columns; c += width) {
+      const int64_t count = std::min(width, columns - c);
+      const QuantRows q = quant_rows(kernels, w, n0 + c, count, k0, depth, scales);
+      const bool tame = tame_x && (w.format->scale == ScaleType::e4m3 || quant.tame(q.scales, count * q.scale_stride));
+      quant.dot(q, rows.count, depth, ordered, count, sums + c, stride, k0 > 0, tame);
+    }
+  }
+}
 
 float e4m3_value(int byte) {
   const int exponent = byte >> 3 & 15, mantissa = byte & 7;
   float value = exponent ? std::ldexp(8.0f + mantissa, exponent - 10) : std::ldexp(float(mantissa), -9);
-  if ((byte & 0x7f) == 0x7f) value = kNaN;
+  if ((byte & 0x7f) == 0x7f) value = std::numeric_limits<float>::quiet_NaN();
   return byte & 0x80 ? -value : value;
-}
-
-float e8m0_value(int byte) {
-  return byte == 255 ? std::numeric_limits<float>::infinity() : std::ldexp(1.0f, byte - 127);
 }
 
 float e2m1_value(int code) {
@@ -38,51 +99,16 @@ float e2m1_value(int code) {
   return code & 8 ? -value : value;
 }
 
-// Rows of x, columns k0.. of them, as f32 with the row stride kDepth.
-void pack_x(const Kernels& kernels, const Rows& rows, int64_t k0, int64_t depth, float* dst) {
-  Matrix x{rows.x, rows.type, rows.row_stride, rows.k_stride};
-  if (!rows.index) return pack_rows(kernels, x, 0, rows.count, k0, depth, dst, kDepth);
-  for (int64_t r = 0; r < rows.count; r++) pack_rows(kernels, x, rows.index[r], 1, k0, depth, dst + r * kDepth, kDepth);
-}
-
-float one_scale(const Kernels& kernels, const Weights& w, int64_t row, int64_t group) {
-  const char* scales = w.scales + row * w.scales_row;
-  if (w.format->scale == ScaleType::e4m3) return e4m3_value(static_cast<unsigned char>(scales[group]));
-  if (w.format->scale == ScaleType::e8m0) return e8m0_value(static_cast<unsigned char>(scales[group]));
-  float scale;
-  kernels.load(w.type, scales + group * size_of(w.type), 0, 1, 1, &scale, 0);
-  return scale;
-}
-
-float one_weight(const Kernels& kernels, const Weights& w, int64_t row, int64_t i) {
-  const int bits = w.format->bits;
-  const auto* codes = reinterpret_cast<const unsigned char*>(w.w) + row * w.w_row + i / 8 * bits;
-  uint64_t pack = 0;
-  std::memcpy(&pack, codes, bits);
-  const float value = w.format->values[pack >> i % 8 * bits & ((1u << bits) - 1)];
-  const int64_t group = i / w.format->group;
-  const float scale = one_scale(kernels, w, row, group);
-  if (!w.biases) return value * scale;
-  float bias;
-  kernels.load(w.type, w.biases + row * w.biases_row + group * size_of(w.type), 0, 1, 1, &bias, 0);
-  return std::fma(value, scale, bias);
-}
-
-void decode_strips(const Kernels& kernels, const Weights& w, int64_t k0, int64_t depth, int64_t n0, int64_t columns, float* dst) {
-  const int64_t width = kernels.tile_columns;
-  for (int64_t c = 0; c < columns; c += width, dst += width * kDepth)
-    for (int64_t k = 0; k < depth; k++)
-      for (int64_t j = 0; j < width; j++) {
-        const int64_t at_k = k0 + k, at_n = n0 + c + j;
-        dst[k * width + j] = c + j >= columns ? 0.0f
-                             : w.transpose    ? one_weight(kernels, w, at_n, at_k)
-                                              : one_weight(kernels, w, at_k, at_n);
-      }
-}
-
-Matrix dense(const Weights& w) {
-  const int64_t size = size_of(w.type), row = w.w_row / size, step = w.w_step / size;
-  return {w.w, w.type, w.transpose ? step : row, w.transpose ? row : step};
+// Whether every value is a bf16 number; if so, its bytes.
+bool split_nibbles(WeightFormat& f) {
+  for (int code = 0; code < 16; code++) {
+    uint32_t bits;
+    std::memcpy(&bits, &f.values[code], 4);
+    if (bits & 0xffff) return false;
+    f.low[code] = static_cast<uint8_t>(bits >> 16);
+    f.high[code] = static_cast<uint8_t>(bits >> 24);
+  }
+  return true;
 }
 
 }  // namespace
@@ -95,6 +121,10 @@ WeightFormat finished(WeightFormat f) {
   if (f.codes == Codes::e4m3 && f.bits != 8) fail("e4m3 codes have 8 bits");
   for (int code = 0; code < 1 << f.bits && f.codes != Codes::table; code++)
     f.values[code] = f.codes == Codes::e2m1 ? e2m1_value(code) : f.codes == Codes::e4m3 ? e4m3_value(code) : float(code);
+  if (f.bits <= 3) f.decoding = Decoding::levels;
+  else if (f.bits == 4 && split_nibbles(f)) f.decoding = Decoding::nibbles;
+  else if (f.codes == Codes::integer) f.decoding = f.bits == 8 ? Decoding::bytes : Decoding::integers;
+  else f.decoding = f.codes == Codes::e4m3 ? Decoding::e4m3 : Decoding::lookup;
   return f;
 }
 
@@ -109,23 +139,13 @@ Weights WeightBatch::at(int64_t index) const {
 void multiply_rows(const Rows& rows, const Weights& w, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
                    const Settings& settings) {
   const Kernels& kernels = *settings.kernels;
-  if (w.k == 0)
+  if (rows.count == 0 || columns == 0) return;
+  if (w.k == 0) {
     for (int64_t r = 0; r < rows.count; r++) std::fill_n(sums + r * stride, columns, 0.0f);
-  float* packed = scratch;
-  float* strips = packed + kPackedRows;
-  for (int64_t k0 = 0; k0 < w.k; k0 += kDepth) {
-    const int64_t depth = std::min(kDepth, w.k - k0);
-    pack_x(kernels, rows, k0, depth, packed);
-    for (int64_t g0 = 0; g0 < columns; g0 += kStripColumns) {
-      const int64_t group = std::min(kStripColumns, columns - g0);
-      if (w.format) decode_strips(kernels, w, k0, depth, n0 + g0, group, strips);
-      else pack_strips(kernels, dense(w), k0, depth, n0 + g0, group, strips);
-      for (int64_t c = 0; c < group; c += kernels.tile_columns)
-        for (int64_t r = 0; r < rows.count; r += kernels.tile_rows)
-          kernels.tile(depth, packed + r * kDepth, strips + c * kDepth, sums + r * stride + g0 + c, stride,
-                       std::min(kernels.tile_rows, rows.count - r), std::min(kernels.tile_columns, group - c), k0 > 0);
-    }
+    return;
   }
+  const bool few = rows.count <= kFewRows && w.format && w.transpose && kernels_take(*w.format);
+  (few ? by_dots : by_strips)(rows, w, n0, columns, sums, stride, scratch, kernels);
   Counters& count = counters();
   count.panels.fetch_add(1, std::memory_order_relaxed);
   if (w.format) count.weights_decoded.fetch_add(w.k * columns, std::memory_order_relaxed);

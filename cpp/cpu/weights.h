@@ -8,19 +8,6 @@
 
 namespace mlx_tensorops::cpu {
 
-enum class Codes : int32_t { integer, e2m1, e4m3, table };
-enum class ScaleType : int32_t { floating, e4m3, e8m0 };
-
-// A block-quantised format: weight = value(code) * scale (+ bias), `group` weights to a scale. Codes are one little-endian stream
-// of bits per stored row, so that 8 of them fill `bits` bytes; a group is a multiple of 8.
-struct WeightFormat {
-  Codes codes = Codes::integer;
-  int bits = 4;
-  int64_t group = 64;
-  ScaleType scale = ScaleType::floating;
-  float values[256] = {};  // of each code; filled in by finished()
-};
-
 // The format with `values` filled in (for Codes::table they must be given). Throws std::invalid_argument on numbers that no format has.
 WeightFormat finished(WeightFormat);
 

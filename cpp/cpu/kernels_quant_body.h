@@ -1,0 +1,342 @@
+// Part of kernels_body.h: block-quantised weights. Included there, inside the anonymous namespace of kernels_<isa>.cpp, after that
+// file's decoders (kernels_decode_<isa>.h). A decoder D has
+//   kReadsAhead       whether step() may read 8 bytes from each pack on, else only the codes themselves
+//   kBiased           whether weights are fma(value, scale, bias), else value * scale
+//   kOrder[i]         the code, of kStepCodes, whose value is element i of what step() writes
+//   D(format)
+//   step(p, q, v)     values of kStepCodes codes, unscaled: packs of 8 codes at p and q
+//   pair(p, bits, v)  values of two steps that follow each other
+//   natural(v)        what step() wrote, scaled, in the order of the codes
+// and if kScales, step() and pair() leave the look-up to scale(v, scale, bias), which makes weights of one step.
+
+constexpr int kStepVectors = kStepCodes / kLanes;
+constexpr int kPairVectors = 2 * kStepVectors;
+
+template <int kCount>
+struct Count {
+  static constexpr int kValue = kCount;
+};
+
+// ---- scales ------------------------------------------------------------------------------------
+
+static inline float one_e4m3(uint8_t byte) {
+  if ((byte & 0x7f) == 0x7f) return __builtin_nanf("");
+  return widen_f16((uint16_t)((byte & 0x80) << 8 | (byte & 0x7f) << 7)) * 256.0f;
+}
+
+static inline float one_e8m0(uint8_t byte) {
+  const uint32_t bits = byte ? (uint32_t)byte << 23 : 0x00400000u;  // 255 is infinity, 0 is subnormal
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+
+static void quant_scales(ScaleType type, const uint8_t* src, int64_t count, float* dst) {
+  int64_t i = 0;
+  if (type == ScaleType::e8m0) {
+    for (; i < count; i++) dst[i] = one_e8m0(src[i]);
+    return;
+  }
+  for (; i + kStepCodes <= count; i += kStepCodes) {
+    V v[kStepVectors];
+    values_of_e4m3(src + i, v);
+    for (int j = 0; j < kStepVectors; j++) store(dst + i + j * kLanes, v[j]);
+  }
+  for (; i < count; i++) dst[i] = one_e4m3(src[i]);
+}
+
+// ---- steps -------------------------------------------------------------------------------------
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+// How many of `steps` steps may be read ahead of; the others belong to last_step().
+template <typename D>
+static inline int64_t steps_to_read_ahead(int64_t steps, int bits) {
+  const int64_t left = D::kReadsAhead ? (8 - bits + 2 * bits - 1) / (2 * bits) : 0;
+  return steps > left ? steps - left : 0;
+}
+
+// A step at the end of a row that begins at `start`: nothing behind its codes is read.
+template <typename D>
+static ALWAYS_INLINE void last_step(const D& d, const uint8_t* start, const uint8_t* p, int bits, V* v) {
+  if (!D::kReadsAhead) return d.step(p, p + bits, v);
+  uint64_t packs[2] = {0, 0};
+  for (int half = 0; half < 2; half++, p += bits) {
+    if (p + bits - start >= 8) {
+      __builtin_memcpy(&packs[half], p + bits - 8, 8);
+      packs[half] >>= 64 - 8 * bits;
+    } else {
+      for (int i = 0; i < bits; i++) packs[half] |= (uint64_t)p[i] << 8 * i;
+    }
+  }
+  d.step((const uint8_t*)&packs[0], (const uint8_t*)&packs[1], v);
+}
+
+// kCount steps at p. They are read ahead of if there are two of them; a single one is an odd last one.
+template <int kCount, typename D>
+static ALWAYS_INLINE void decode_steps(const D& d, const uint8_t* start, const uint8_t* p, int bits, V* v) {
+  if constexpr (kCount == 2) d.pair(p, bits, v);
+  else last_step(d, start, p, bits, v);
+}
+
+// Scales (and biases) of one stored row, by group.
+struct ScaleRow {
+  const float* scales;
+  const float* biases;
+
+  ScaleRow(const QuantRows& q, int64_t row) : scales(q.scales + row * q.scale_stride), biases(q.biases) {
+    if (biases) biases += row * q.scale_stride;
+  }
+};
+
+// Groups of two steps.
+struct Groups {
+  int64_t at[2];
+
+  Groups(const QuantRows& q, int64_t i) : at{(q.phase + i) >> q.shift, (q.phase + i + 1) >> q.shift} {}
+};
+
+template <int kCount, typename D>
+static ALWAYS_INLINE void scale_steps([[maybe_unused]] const D& d, const ScaleRow& row, const Groups& groups, V* v) {
+  for (int s = 0; s < kCount; s++, v += kStepVectors) {
+    const int64_t at = groups.at[s];
+    const V scale = broadcast(row.scales[at]);
+    if constexpr (D::kScales) {
+      d.scale(v, scale, broadcast(row.biases[at]));
+    } else if constexpr (D::kBiased) {
+      const V bias = broadcast(row.biases[at]);
+      for (int j = 0; j < kStepVectors; j++) v[j] = fma(v[j], scale, bias);
+    } else {
+      for (int j = 0; j < kStepVectors; j++) v[j] = mul(v[j], scale);
+    }
+  }
+}
+
+// ---- strips ------------------------------------------------------------------------------------
+
+// Vectors kAt.. of kLanes decoded rows (`stride` apart) become strip rows.
+template <typename D, int kVectors, int kAt = 0>
+static ALWAYS_INLINE void turn(const float* values, int64_t stride, float* out) {
+  if constexpr (kAt < kVectors) {
+    V block[kLanes];
+    for (int j = 0; j < kLanes; j++) block[j] = load(values + j * stride + kAt * kLanes);
+    transpose(block);
+    for (int j = 0; j < kLanes; j++) {
+      constexpr int first = kAt * kLanes;
+      const int place = first + j;
+      store(out + (place / kStepCodes * kStepCodes + D::kOrder[place % kStepCodes]) * kTileColumns, block[j]);
+    }
+    turn<D, kVectors, kAt + 1>(values, stride, out);
+  }
+}
+
+template <int kCount, typename D>
+static ALWAYS_INLINE void turn_steps(const D& d, const QuantRows& q, int64_t n, int count, int64_t i, int bits, float* out) {
+  constexpr int64_t kWidth = kCount * kStepCodes;
+  alignas(64) float values[kLanes * kWidth];
+  const uint8_t* start = q.codes + n * q.stride;
+  ScaleRow scales(q, n);
+  const Groups groups(q, i);
+  for (int j = 0; j < count; j++) {
+    V v[kCount * kStepVectors];
+    decode_steps<kCount>(d, start, start + i * 2 * bits, bits, v);
+    scale_steps<kCount>(d, scales, groups, v);
+    for (int s = 0; s < kCount * kStepVectors; s++) store(values + j * kWidth + s * kLanes, v[s]);
+    start += q.stride;
+    scales.scales += q.scale_stride;
+    if (D::kBiased) scales.biases += q.scale_stride;
+  }
+  for (int64_t at = count * kWidth; at < kLanes * kWidth; at += kLanes) store(values + at, zero());
+  turn<D, kCount * kStepVectors>(values, kWidth, out + i * kStepCodes * kTileColumns);
+}
+
+template <typename D>
+static void strips_of_rows(const QuantRows& given, int64_t rows, int64_t depth, float* dst) {
+  const QuantRows q = given;  // a copy that no store can alias
+  const D d(*q.format);
+  const int bits = q.format->bits;
+  const int64_t steps = depth / kStepCodes, ahead = steps_to_read_ahead<D>(steps, bits);
+  const int64_t padded = (rows + kTileColumns - 1) / kTileColumns * kTileColumns;
+  for (int64_t n = 0; n < padded; n += kLanes) {
+    float* out = dst + n / kTileColumns * kTileColumns * kDepth + n % kTileColumns;
+    const int count = n + kLanes <= rows ? kLanes : n < rows ? (int)(rows - n) : 0;
+    int64_t i = 0;
+    for (; i + 2 <= ahead; i += 2) turn_steps<2>(d, q, n, count, i, bits, out);
+    for (; i < steps; i++) turn_steps<1>(d, q, n, count, i, bits, out);
+  }
+}
+
+template <int kCount, typename D>
+static ALWAYS_INLINE void put_steps(const D& d, const QuantRows& q, const ScaleRow& scales, const uint8_t* start, int64_t i, int bits,
+                                    float* dst, int64_t k) {
+  V v[kCount * kStepVectors];
+  decode_steps<kCount>(d, start, start + i * 2 * bits, bits, v);
+  scale_steps<kCount>(d, scales, Groups(q, i), v);
+  for (int s = 0; s < kCount; s++) d.natural(v + s * kStepVectors);
+  for (int s = 0; s < kCount * kStepVectors; s++) {
+    const int64_t c = i * kStepCodes + s * kLanes;
+    store(dst + c / kTileColumns * kTileColumns * kDepth + k * kTileColumns + c % kTileColumns, v[s]);
+  }
+}
+
+template <typename D>
+static void strips_of_columns(const QuantRows& given, int64_t depth, int64_t columns, float* dst) {
+  const QuantRows q = given;
+  const D d(*q.format);
+  const int bits = q.format->bits;
+  const int64_t steps = columns / kStepCodes, ahead = steps_to_read_ahead<D>(steps, bits);
+  for (int64_t k = 0; k < depth; k++) {
+    const ScaleRow scales(q, k);
+    const uint8_t* start = q.codes + k * q.stride;
+    int64_t i = 0;
+    for (; i + 2 <= ahead; i += 2) put_steps<2>(d, q, scales, start, i, bits, dst, k);
+    for (; i < steps; i++) put_steps<1>(d, q, scales, start, i, bits, dst, k);
+  }
+  const int64_t padded = (columns + kTileColumns - 1) / kTileColumns * kTileColumns;
+  for (int64_t c = columns; c < padded; c += kLanes)
+    for (int64_t k = 0; k < depth; k++)
+      store(dst + c / kTileColumns * kTileColumns * kDepth + k * kTileColumns + c % kTileColumns, zero());
+}
+
+// ---- few rows ----------------------------------------------------------------------------------
+
+// x[step][row][kStepCodes]: one pointer and displacements reach every row.
+template <typename D>
+static void order_for_quant_dot(const float* src, int64_t k, float* dst, int64_t dst_stride) {
+  for (int64_t i = 0; i < k; i += kStepCodes, dst += dst_stride)
+    for (int j = 0; j < kStepCodes; j++) dst[j] = src[i + D::kOrder[j]];
+}
+
+// kRows rows of x against kColumns stored rows. kSumsFirst: a scale multiplies the sum over its step instead of every weight, which
+// saves a multiplication for each of them.
+template <typename D, int kRows, int kColumns, bool kSumsFirst>
+static ALWAYS_INLINE void quant_dot_block(const D& d, const QuantRows& q, int bits, int64_t steps, int64_t ahead, int64_t rows, const float* x,
+                                          int64_t n, int64_t columns, float* y, int64_t y_stride, bool accumulate) {
+  // Two accumulators per output where registers allow: one FMA chain has a latency of 4 cycles.
+  constexpr int kChains = kRows == 1 && (kSumsFirst || kStepVectors > 1) ? 2 : 1;
+  V acc[kRows][kColumns][kChains];
+  for (int r = 0; r < kRows; r++)
+    for (int c = 0; c < kColumns; c++)
+      for (int h = 0; h < kChains; h++) acc[r][c][h] = zero();
+  // Past the end the last row is taken again, and its sums are dropped.
+  const int64_t second = kColumns == 2 && n + 1 < columns ? n + 1 : n;
+  const uint8_t* codes[2] = {q.codes + n * q.stride, q.codes + second * q.stride};
+  const ScaleRow scales[2] = {ScaleRow(q, n), ScaleRow(q, second)};
+  auto multiply = [&](auto count, int c, const Groups& groups, V* v) __attribute__((always_inline)) {
+    constexpr int kCount = decltype(count)::kValue;
+    if constexpr (kSumsFirst) {
+      for (int s = 0; s < kCount; s++)
+        for (int r = 0; r < kRows; r++) {
+          const float* in = x + (s * kRows + r) * kStepCodes;
+          V sum = mul(v[s * kStepVectors], load(in));
+          for (int j = 1; j < kStepVectors; j++) sum = fma(v[s * kStepVectors + j], load(in + j * kLanes), sum);
+          V& to = acc[r][c][s % kChains];
+          to = fma(sum, broadcast(scales[c].scales[groups.at[s]]), to);
+        }
+    } else {
+      scale_steps<kCount>(d, scales[c], groups, v);
+      for (int s = 0; s < kCount; s++)
+        for (int r = 0; r < kRows; r++)
+          for (int j = 0; j < kStepVectors; j++) {
+            V& to = acc[r][c][j % kChains];
+            to = fma(v[s * kStepVectors + j], load(x + (s * kRows + r) * kStepCodes + j * kLanes), to);
+          }
+    }
+  };
+  int64_t i = 0, offset = 0;
+  for (; i + 2 <= ahead; i += 2, offset += 4 * bits, x += 2 * kRows * kStepCodes) {
+    const Groups groups(q, i);
+    for (int c = 0; c < kColumns; c++) {
+      V v[kPairVectors];
+      decode_steps<2>(d, codes[c], codes[c] + offset, bits, v);
+      multiply(Count<2>{}, c, groups, v);
+    }
+  }
+  for (; i < steps; i++, offset += 2 * bits, x += kRows * kStepCodes) {
+    const Groups groups(q, i);
+    for (int c = 0; c < kColumns; c++) {
+      V v[kStepVectors];
+      decode_steps<1>(d, codes[c], codes[c] + offset, bits, v);
+      multiply(Count<1>{}, c, groups, v);
+    }
+  }
+  for (int r = 0; r < kRows && r < rows; r++)
+    for (int c = 0; c < kColumns && n + c < columns; c++) {
+      const float total = sum(kChains == 2 ? add(acc[r][c][0], acc[r][c][kChains - 1]) : acc[r][c][0]);
+      float* out = y + r * y_stride + n + c;
+      *out = accumulate ? *out + total : total;
+    }
+}
+
+template <typename D, int kRows, bool kSumsFirst = false>
+static void quant_dot_rows(const QuantRows& given, int64_t rows, int64_t k, const float* x, int64_t columns, float* y,
+                           int64_t y_stride, bool accumulate) {
+  constexpr int kColumns = kRows <= 4 ? 2 : 1;
+  const QuantRows q = given;
+  const D d(*q.format);
+  const int bits = q.format->bits;
+  const int64_t steps = k / kStepCodes, ahead = steps_to_read_ahead<D>(steps, bits);
+  for (int64_t n = 0; n < columns; n += kColumns)
+    quant_dot_block<D, kRows, kColumns, kSumsFirst>(d, q, bits, steps, ahead, rows, x, n, columns, y, y_stride, accumulate);
+}
+
+template <typename D>
+static void quant_dot(const QuantRows& q, int64_t rows, int64_t k, const float* x, int64_t columns, float* y, int64_t y_stride,
+                      bool accumulate, bool tame) {
+  switch (rows) {
+    case 1:
+      if (tame && !D::kBiased) return quant_dot_rows<D, 1, !D::kBiased>(q, rows, k, x, columns, y, y_stride, accumulate);
+      return quant_dot_rows<D, 1>(q, rows, k, x, columns, y, y_stride, accumulate);
+    case 2: return quant_dot_rows<D, 2>(q, rows, k, x, columns, y, y_stride, accumulate);
+    case 3: return quant_dot_rows<D, 3>(q, rows, k, x, columns, y, y_stride, accumulate);
+    case 4: return quant_dot_rows<D, 4>(q, rows, k, x, columns, y, y_stride, accumulate);
+    case 5:
+    case 6: return quant_dot_rows<D, 6>(q, rows, k, x, columns, y, y_stride, accumulate);
+    default: return quant_dot_rows<D, 8>(q, rows, k, x, columns, y, y_stride, accumulate);
+  }
+}
+
+static bool tame(const float* values, int64_t count) {
+  int32_t most = 0;
+  for (int64_t i = 0; i < count; i++) {
+    int32_t bits;
+    __builtin_memcpy(&bits, values + i, 4);
+    bits &= 0x7fffffff;
+    most = bits > most ? bits : most;
+  }
+  return most < (127 + 96) << 23;
+}
+
+// ---- the table ---------------------------------------------------------------------------------
+
+#define BY_DECODER(function, format, biased, ...)                                                                    \
+  switch ((format).decoding) {                                                                                       \
+    case Decoding::nibbles:                                                                                          \
+      return biased ? function<Nibbles<true>>(__VA_ARGS__) : function<Nibbles<false>>(__VA_ARGS__);                  \
+    case Decoding::levels: return function<Levels>(__VA_ARGS__);                                                     \
+    case Decoding::integers: return function<Integers>(__VA_ARGS__);                                                 \
+    case Decoding::bytes: return function<Bytes>(__VA_ARGS__);                                                       \
+    case Decoding::e4m3: return biased ? function<Lookup>(__VA_ARGS__) : function<E4M3>(__VA_ARGS__);                \
+    default: return function<Lookup>(__VA_ARGS__);                                                                   \
+  }
+
+static void strips_of_rows_any(const QuantRows& q, int64_t rows, int64_t depth, float* dst) {
+  BY_DECODER(strips_of_rows, *q.format, q.biases, q, rows, depth, dst)
+}
+static void strips_of_columns_any(const QuantRows& q, int64_t depth, int64_t columns, float* dst) {
+  BY_DECODER(strips_of_columns, *q.format, q.biases, q, depth, columns, dst)
+}
+static void order_for_quant_dot_any(const WeightFormat& format, const float* src, int64_t k, float* dst, int64_t dst_stride) {
+  BY_DECODER(order_for_quant_dot, format, false, src, k, dst, dst_stride)
+}
+static void quant_dot_any(const QuantRows& q, int64_t rows, int64_t k, const float* x, int64_t columns, float* y, int64_t y_stride,
+                          bool accumulate, bool tame) {
+  BY_DECODER(quant_dot, *q.format, q.biases, q, rows, k, x, columns, y, y_stride, accumulate, tame)
+}
+
+#undef BY_DECODER
+#undef ALWAYS_INLINE
+
+static const QuantKernels kQuantTable = {
+    quant_scales, strips_of_rows_any, strips_of_columns_any, order_for_quant_dot_any, quant_dot_any, tame,
+};

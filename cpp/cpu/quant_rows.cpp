@@ -1,0 +1,91 @@
+#include "quant_rows.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "routes.h"
+
+namespace mlx_tensorops::cpu {
+namespace {
+
+// Scales or biases of groups first.. of `rows` stored rows, in f32.
+void load_scales(const Kernels& kernels, ScaleType kind, Type type, const char* src, int64_t row, int64_t rows, int64_t first, int64_t groups,
+                 float* dst) {
+  if (kind == ScaleType::floating) {
+    const int64_t size = size_of(type);
+    return kernels.load(type, src + first * size, row / size, rows, groups, dst, groups);
+  }
+  if (row == groups && rows > 1) return kernels.quant->scales(kind, reinterpret_cast<const uint8_t*>(src + first), rows * groups, dst);
+  for (int64_t r = 0; r < rows; r++)
+    kernels.quant->scales(kind, reinterpret_cast<const uint8_t*>(src + r * row + first), groups, dst + r * groups);
+}
+
+// One weight, whatever the format.
+float one_weight(const Kernels& kernels, const Weights& w, int64_t row, int64_t i) {
+  const WeightFormat& f = *w.format;
+  uint64_t pack = 0;
+  std::memcpy(&pack, w.w + row * w.w_row + i / 8 * f.bits, f.bits);
+  const float value = f.values[pack >> i % 8 * f.bits & ((1u << f.bits) - 1)];
+  float scale, bias;
+  load_scales(kernels, f.scale, w.type, w.scales + row * w.scales_row, 0, 1, i / f.group, 1, &scale);
+  if (!w.biases) return value * scale;
+  load_scales(kernels, ScaleType::floating, w.type, w.biases + row * w.biases_row, 0, 1, i / f.group, 1, &bias);
+  return std::fma(value, scale, bias);
+}
+
+bool is_power_of_two(int64_t x) {
+  return (x & (x - 1)) == 0;
+}
+
+}  // namespace
+
+bool kernels_take(const WeightFormat& f) {
+  return f.group % kStepCodes == 0;
+}
+
+QuantRows quant_rows(const Kernels& kernels, const Weights& w, int64_t r0, int64_t rows, int64_t i0, int64_t count, float* scratch) {
+  const WeightFormat& f = *w.format;
+  QuantRows q{};
+  q.format = &f;
+  q.codes = reinterpret_cast<const uint8_t*>(w.w) + r0 * w.w_row + i0 / 8 * f.bits;
+  q.stride = w.w_row;
+  const int64_t steps = count / kStepCodes, first = i0 / f.group, groups = ceil_div(i0 + count, f.group) - first;
+  const bool shifts = is_power_of_two(f.group / kStepCodes);
+  q.shift = shifts ? std::countr_zero(static_cast<uint64_t>(f.group / kStepCodes)) : 0;
+  q.phase = shifts ? i0 % f.group / kStepCodes : 0;
+  q.scale_stride = shifts ? groups : steps;
+  float* raw = scratch + 2 * rows * q.scale_stride;
+  auto load = [&](ScaleType kind, const char* src, int64_t row, float* dst) {
+    load_scales(kernels, kind, w.type, src + r0 * row, row, rows, first, groups, shifts ? dst : raw);
+    for (int64_t r = 0; r < rows && !shifts; r++)  // one for each step
+      for (int64_t s = 0; s < steps; s++) dst[r * steps + s] = raw[r * groups + (i0 + s * kStepCodes) / f.group - first];
+    return dst;
+  };
+  q.scales = load(f.scale, w.scales, w.scales_row, scratch);
+  float* biases = scratch + rows * q.scale_stride;
+  if (w.biases) {
+    q.biases = load(ScaleType::floating, w.biases, w.biases_row, biases);
+  } else if (f.decoding != Decoding::nibbles && f.decoding != Decoding::e4m3) {  // the other decoders always add one
+    std::fill_n(biases, rows * q.scale_stride, 0.0f);
+    q.biases = biases;
+  }
+  return q;
+}
+
+void decode_strips(const Kernels& kernels, const Weights& w, int64_t k0, int64_t depth, int64_t n0, int64_t columns, float* dst, float* scratch) {
+  if (kernels_take(*w.format)) {
+    if (w.transpose) return kernels.quant->strips_of_rows(quant_rows(kernels, w, n0, columns, k0, depth, scratch), columns, depth, dst);
+    return kernels.quant->strips_of_columns(quant_rows(kernels, w, k0, depth, n0, columns, scratch), depth, columns, dst);
+  }
+  const int64_t width = kernels.tile_columns;
+  for (int64_t c = 0; c < columns; c += width, dst += width * kDepth)
+    for (int64_t k = 0; k < depth; k++)
+      for (int64_t j = 0; j < width; j++) {
+        const int64_t at_k = k0 + k, at_n = n0 + c + j;
+        dst[k * width + j] = c + j >= columns ? 0.0f : w.transpose ? one_weight(kernels, w, at_n, at_k) : one_weight(kernels, w, at_k, at_n);
+      }
+}
+
+}  // namespace mlx_tensorops::cpu
