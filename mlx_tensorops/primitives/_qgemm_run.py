@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Callable
 
+from ..errors import ShapeError, fail
 from ..formats import Format
 from . import _arguments, _compose, _shapes
 from ._axes import broadcast, merged, split
 from ._kernel import Kernel
+from ._weighted_signature import INT32_LIMIT
 from ._weights import Group, alike, columns, first_matrix
 
 OP = "quantized_matmul"
@@ -124,6 +126,8 @@ def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tupl
     if x.ndim == 1:
         x = x[None]
     shape = _result_shape(spec, fmt, x.shape, group.w)
+    if math.prod(shape[:-1]) >= INT32_LIMIT:
+        fail(OP, f"x has shape {x.shape}: {math.prod(shape[:-1])} rows, and kernels count fewer than 2**31", instead="split x", cls=ShapeError)
     multiplied = getattr(mx, spec.x)
     x, group, addend, unplace = (_stacked if spec.batched else _flat)(mx, x if x.dtype == multiplied else x.astype(multiplied), group, shape)
     return dict(x=x, global_scale=scale, bias=addend(bias), residual=addend(residual), **group._asdict()), unplace
