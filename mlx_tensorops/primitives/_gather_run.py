@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Callable
 
 from .. import device, formats, resolve
+from ..errors import ShapeError, fail
 from ..spec import WeightedSpec
 from . import _compose, _enqueue, _experts
 from ._arguments import FLOATS, dtype_name
@@ -15,6 +16,7 @@ from ._experts import Rows
 from ._kernel import Kernel
 from ._tile_plan_build import tile_plan
 from ._weighted import FAMILY_OF
+from ._weighted_signature import INT32_LIMIT
 from ._weights import Group, alike, columns
 
 
@@ -170,6 +172,8 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
     expert_batch = groups[0].w.shape[:-2]
     experts, n = math.prod(expert_batch), columns(groups[0].w, fmt, spec.weights.transpose)
     batch = _experts.pairs(x.shape[:-2], expert_batch, rows.lhs, rows.rhs)
+    if (count := max(math.prod(batch) * x.shape[-2], math.prod(x.shape[:-1]))) >= INT32_LIMIT:
+        fail(spec.op, f"{count} rows, and kernels count fewer than 2**31", instead="split the indices", cls=ShapeError)
     ids, source = _experts.flat(mx, rows, x.shape, expert_batch, batch)
     valid = None if rows.lhs is None or rows.lhs_known else mx.broadcast_to(_experts.in_range(mx, rows.lhs, math.prod(x.shape[:-2])), batch)
     multiplied = getattr(mx, spec.x)
