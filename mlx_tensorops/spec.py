@@ -126,6 +126,8 @@ class WeightedSpec:
             fail(self.op, f"precision {self.precision!r} is unknown", nearest=", ".join(PRECISIONS), cls=TensorOpsError)
         if self.rows not in ROW_SOURCES:
             fail(self.op, f"row source {self.rows!r} is unknown", nearest=", ".join(ROW_SOURCES), cls=TensorOpsError)
+        if self.destinations < 1:
+            fail(self.op, f"{self.destinations} destinations", nearest="1", cls=TensorOpsError)
         if self.gate and (self.destinations != 2 or self.gate not in GATES):
             fail(self.op, f"gate {self.gate!r} of {self.destinations} destinations", nearest=", ".join(GATES), cls=TensorOpsError)
 

@@ -6,6 +6,7 @@ Three families share this: whole matrices (``qgemm``), rows of experts (``gather
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -18,8 +19,9 @@ from ..signature import Buffer, Check, Output, Scalar, Signature
 from ..variant import Variant
 
 INT32_LIMIT = 2**31
+_SUFFIX = re.compile(r"_(gate|up|\d+)$")
 PLAN = ("tile_expert", "tile_row_start", "tile_row_count", "order")
-_VECTORS = (*PLAN, "experts", "x_rows", "global_scale", "global_scale_gate", "global_scale_up")  # of any stride: ids are often broadcast
+_VECTORS = (*PLAN, "experts", "x_rows", "global_scale")  # of any stride: ids are often broadcast
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,19 @@ def options_of(spec) -> dict:
     return {axis: value for axis, value in found.items() if value != defaults[axis]}
 
 
+def suffixes_of(destinations: int) -> tuple[str, ...]:
+    """What tells the names of so many weight tensors, and of their results, apart."""
+    return {1: ("",), 2: ("_gate", "_up")}.get(destinations) or tuple(f"_{i}" for i in range(destinations))
+
+
 def problem_of(spec) -> Problem:
     """The problem of a spec."""
-    suffixes = ("",) if spec.destinations == 1 else ("_gate", "_up")
-    return Problem(spec.weights.format, spec.rows, spec.indirect, suffixes, spec.gate, spec.weights.global_scale)
+    return Problem(spec.weights.format, spec.rows, spec.indirect, suffixes_of(spec.destinations), spec.gate, spec.weights.global_scale)
 
 
 def problem(v: Variant) -> Problem:
     """The problem of a variant."""
-    suffixes = ("",) if v.option("destinations", 1) == 1 else ("_gate", "_up")
-    return Problem(v.option("format", ""), v.option("rows", "whole"), v.option("indirect", False), suffixes, v.option("gate", ""),
+    return Problem(v.option("format", ""), v.option("rows", "whole"), v.option("indirect", False), suffixes_of(v.option("destinations", 1)), v.option("gate", ""),
                    v.option("global", ""))
 
 
@@ -85,12 +90,13 @@ def types_of(spec) -> tuple[str, ...]:
     extras = dict(zip(spec.epilogue.operands, spec.extras))
     by_stem = {"x": spec.x, "w": spec.weights.stored, "scales": spec.weights.scales, "biases": spec.weights.scales,
                "global_scale": "float32", **extras}
-    found = [by_stem.get(_stem(name), "int32") for name in names(problem_of(spec), spec.epilogue)]
+    found = [by_stem.get(stem_of(name), "int32") for name in names(problem_of(spec), spec.epilogue)]
     return (*found, spec.out)
 
 
-def _stem(name: str) -> str:
-    return name.removesuffix("_gate").removesuffix("_up")
+def stem_of(name: str) -> str:
+    """An input's name without its destination."""
+    return _SUFFIX.sub("", name)
 
 
 @dataclass(frozen=True)
@@ -205,7 +211,7 @@ def _scalars(v: Variant, flow, p: Problem, f: Facts):
     if v.batched:
         yield Scalar("x_matrix", "long", _broadcast(0, -3))
     for name, operand in f.number.items():
-        if name in _VECTORS and p.rows != "whole":
+        if stem_of(name) in _VECTORS and p.rows != "whole":
             yield Scalar(f"{name}_step", "long", stride(operand, 0))
     yield Scalar("M", "int", f.M)
     yield Scalar("N", "int", f.N)

@@ -15,6 +15,7 @@ from .render import render
 
 _CAPACITY_LOOP = re.compile(r"\bfor \(.*get_capacity\(\)")
 _NO_SUCH_NAMES = ("execution_threadgroup", "static_slice", "get_mask", "opscope_simdgroups")  # seen in betas and comments only
+_DESTINATION = re.compile(r"\.run\([^;]*, (\w+)\);")
 _COPIED = re.compile(r"\bauto (\w+) = (left|right|c)\w*;")
 
 
@@ -77,6 +78,9 @@ def _cooperative(text: str) -> list[str]:
         found.append("no guard for dialects before 4.0")
     if re.search(r"get_destination_cooperative_tensor<decltype", text):
         found.append("decltype without remove_addrspace_t: rejected by Metal 4.1")
+    for use in {use[1]: use for use in reversed(list(_DESTINATION.finditer(text)))}.values():
+        if f"zero({use[1]});" not in text[: use.start()]:
+            found.append(f"destination {use[1]} is used before it is zeroed")
     return found
 
 

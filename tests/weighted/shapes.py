@@ -19,4 +19,4 @@ def of(variant, *, m: int = 64, n: int = 128, k: int = 256, experts: int = 3, ba
         "global_scale": (experts if p.rows != "whole" else 1,), "bias": (experts, n) if p.rows != "whole" else (*lead, 1, n),
         "residual": (*lead, m, n), "experts": (m,), "tile_expert": tiles, "tile_row_start": tiles, "tile_row_count": tiles, "order": (m,), "x_rows": (m,),
     }
-    return tuple(by_stem[name.removesuffix("_gate").removesuffix("_up")] for name in shared.names(p, variant.epilogue))
+    return tuple(by_stem[shared.stem_of(name)] for name in shared.names(p, variant.epilogue))

@@ -14,7 +14,7 @@ from ...formats import PACK, by_name
 from ...rules import Rule, ceildiv, every, rule, stride
 from ...variant import SIMD_WIDTH, Variant
 from .._gemm_signature import STRIDE_LIMIT
-from .._weighted_signature import blocks_m, facts_of, names, problem, transposed
+from .._weighted_signature import blocks_m, facts_of, names, problem, stem_of, transposed
 from . import EVERY_ROW, Dataflow, decoded_type
 
 # Apple GPUs have 32 KiB since family 4 (Metal feature set tables). 4 KiB stay free for what matmul2d allocates itself:
@@ -146,7 +146,7 @@ def cost(v: Variant, slices: Rule = rule(1)) -> Cost:
     fmt = p.weights
 
     def loads(name: str):
-        stem = name.removesuffix("_gate").removesuffix("_up")
+        stem = stem_of(name)
         if stem == "x":
             once = t.m * inputs[name].bytes
             return staged * (once * (t.simdgroups_n if device_x else 1)) + (count * f.K * once if scaled else 0)

@@ -11,7 +11,7 @@ from ...dtypes import BFLOAT16, FLOAT32, ElementType, element_type
 from ...formats import PACK, by_name
 from ...rules import ceildiv, rule
 from ...variant import SIMD_WIDTH, Variant
-from .._weighted_signature import blocks_m, facts_of, names, problem, transposed
+from .._weighted_signature import blocks_m, facts_of, names, problem, stem_of, transposed
 from . import EVERY_ROW, Dataflow
 
 EDGE = 8  # rows and columns of a simdgroup_matrix, Metal Shading Language Specification section 2.4
@@ -67,7 +67,7 @@ def _cost(v: Variant) -> Cost:
     weights = steps * (t.warp_n * step * (1 if _packs_whole(v) else 2))  # taken by lanes, per tensor
 
     def loads(name: str):
-        stem = name.removesuffix("_gate").removesuffix("_up")
+        stem = stem_of(name)
         if stem == "x":
             return steps * (t.warp_m * step * inputs[name].bytes)
         if stem == "w":

@@ -13,7 +13,7 @@ from ...dtypes import FLOAT32, element_type
 from ...formats import PACK
 from ...rules import ceildiv, rule
 from ...variant import SIMD_WIDTH, Variant
-from .._weighted_signature import blocks_m, facts_of, names, problem, transposed
+from .._weighted_signature import blocks_m, facts_of, names, problem, stem_of, transposed
 from . import Dataflow
 
 COLUMNS_PACKED = SIMD_WIDTH  # of a simdgroup where weights are packed along N: 4 packs, each shared by 8 lanes along K
@@ -38,7 +38,7 @@ def _cost(v: Variant) -> Cost:
     sums, x_values, readers = (t.warp_n, PACK, 1) if transposed(v) else (PACK, 1, COLUMNS_PACKED // PACK)
 
     def loads(name: str):
-        stem = name.removesuffix("_gate").removesuffix("_up")
+        stem = stem_of(name)
         if stem == "x":
             return ceildiv(f.N, t.warp_n) * f.batch * f.M * f.K * (readers * inputs[name].bytes)
         if stem == "w":
