@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import lcm, prod
+from math import lcm
 
-from mlx_tensorops import formats, signature
+from mlx_tensorops import formats
 from mlx_tensorops.epilogues import ACTIVATIONS, Epilogue
 from mlx_tensorops.policies import qgemm as table
 from mlx_tensorops.primitives import _weighted, weighted_dataflows
@@ -23,7 +24,8 @@ X = ("float16", "bfloat16", "float32", "tf32")  # tf32: f32 that may lose low bi
 OTHER = {"float16": "bfloat16", "bfloat16": "float16", "float32": "bfloat16"}  # type of scales that are not x's
 EPILOGUES = ("", "bias", "residual", *ACTIVATIONS, "all")
 WIDTHS = (96, 704, 1408, 2880)
-EDGES = ("aligned", "ragged_m", "ragged", "k_tail", "k_1040", *(f"n_{n}" for n in WIDTHS))
+ROWS = ("n/aligned", "n/ragged_m", "n/ragged", "t/ragged")  # x with contiguous rows or any strides
+EDGES = ("ragged", "k_tail", "k_1040", *(f"n_{n}" for n in WIDTHS))  # sizes that the rows for every size meet
 X_VIEWS = {"n": ("rows", "gap", "offset", "vector_rows"), "t": ("every_other", "reversed", "columns")}
 NEVER = (("operands", "half_fold"),)  # loses small activations by design; tests/qgemm/test_scales.py shows how many
 
@@ -39,18 +41,15 @@ def kernels() -> dict[str, tuple[table.Entry, ...]]:
 
 @lru_cache(maxsize=None)
 def options_of(kernel: str) -> tuple[tuple[tuple[str, object], ...], ...]:
-    """The entries' own options, and for each value of each axis once that value instead."""
-    found = []
-    for e in kernels()[kernel]:
-        found.append(tuple(sorted(e.options)))
-    for e in kernels()[kernel]:
-        axes = weighted_dataflows.dataflows()[e.engine, e.dataflow].axes
-        found += [tuple(sorted({**dict(e.options), axis: value}.items())) for axis, values in axes.items() for value in values
-                  if (axis, value) not in NEVER]
+    """The entries' own options, and for each value of each axis once that value instead of the last entry's."""
+    found = [tuple(sorted(e.options)) for e in kernels()[kernel]]
+    last = kernels()[kernel][-1]
+    axes = weighted_dataflows.dataflows()[last.engine, last.dataflow].axes
+    found += [tuple(sorted({**dict(last.options), axis: value}.items())) for axis, values in axes.items() for value in values
+              if (axis, value) not in NEVER]
     same = {}  # a default that is named is no other kernel
     for options in found:
-        e = kernels()[kernel][0]
-        same.setdefault(weighted_dataflows.dataflows()[e.engine, e.dataflow].options(dict(options)), options)
+        same.setdefault(weighted_dataflows.dataflows()[last.engine, last.dataflow].options(dict(options)), options)
     return tuple(same.values())
 
 
@@ -66,17 +65,17 @@ class Choice:
     scales: str
     out: str
     transpose: bool
-    strides: str
-    edge: str
+    row: str
     epilogue: str
     batched: bool
+    edges: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """A test id."""
         options = "-".join(f"{axis}_{value}" for axis, value in self.options)
-        return "-".join(filter(None, (self.kernel.replace(" ", "_"), options, self.format.name, self.code[2], self.x, self.scales, self.out, "nt" if self.transpose else "nn",
-                                      self.strides, self.edge, self.epilogue, "batched" * self.batched)))
+        return "-".join(filter(None, (self.kernel.replace(" ", "_"), options, self.format.name, self.code[2], self.x, self.scales, self.out, ("t" if self.transpose else "n") + self.row.replace("/", "_"),
+                                      self.epilogue, "batched" * self.batched)))
 
     @property
     def format(self) -> formats.Format:
@@ -98,57 +97,52 @@ class Choice:
         """Tile, dataflow and engine."""
         return kernels()[self.kernel][0]
 
-    def variants(self) -> tuple[Variant, ...]:
-        """The rows of the kernel, none where it refuses the spec."""
+    @property
+    def variant(self) -> Variant:
+        """The kernel under test."""
         e = self.entry
-        return _weighted.rows_of(self.spec, e.engine, e.dataflow, e.tile, options=dict(self.options))
+        rows = _weighted.rows_of(self.spec, e.engine, e.dataflow, e.tile, options=dict(self.options))
+        return next(v for v in rows if v.row == self._row)
+
+    @property
+    def _row(self) -> str:
+        return self.row[0] + ("t" if self.transpose else "n") + self.row[1:]
 
     def exists(self) -> bool:
         """Whether the kernel takes the spec: what ``rows_of`` refuses, asked quickly."""
         e, spec = self.entry, self.spec
         flow = weighted_dataflows.dataflows()[e.engine, e.dataflow]
-        return (not _weighted.legal(spec, e.engine) and not flow.legal(spec, {**dict(self.options), "tile": e.tile})
+        served = any("/".join(row) == self._row for row in flow.rows) and self.row[2:] in alignments(self.kernel)
+        return (served and not _weighted.legal(spec, e.engine) and not flow.legal(spec, {**dict(self.options), "tile": e.tile})
                 and _fits_registers(self.kernel, self.options, spec.x, self.format.mode, self.transpose))
 
-    def sizes(self) -> tuple[int, int, int]:
+    def legal_edges(self) -> tuple[str, ...]:
+        """Edges that exist for the kernel: N holds whole groups where the weights are packed along it."""
+        if not self.row.endswith("/ragged"):
+            return (self.row[2:],)
+        return tuple(e for e in EDGES if self.transpose or not e.startswith("n_") or int(e[2:]) % self.format.group == 0)
+
+    def sizes(self, edge: str) -> tuple[int, int, int]:
         """M, N, K that reach the edge."""
-        t, fmt = self.entry.tile, self.format
-        along = fmt.group if self.transpose else 1  # K is a multiple of this, N of the other
-        across = 1 if self.transpose else fmt.group
-        step = _step(self.variants()[0])
-        whole = lcm(step, along)
-        whole *= 1 if self.edge.startswith("n_") or whole > 2 * step else 2
-        m, n, k = t.m, lcm(t.n, across), whole
-        k_tail = whole + (along if along > 1 else 5)
-        if self.edge == "ragged_m":
-            m += 5
-        elif self.edge == "ragged":
-            m, n, k = m + 3, n + (13 if self.transpose else fmt.group), k_tail
-        elif self.edge == "k_tail":
-            k = k_tail
-        elif self.edge == "k_1040":
-            m, k = m + 1, -(-1040 // along) * along
-        elif self.edge.startswith("n_"):
-            m, n = m - 1, int(self.edge[2:])
-        return m, n, k
+        v, group = self.variant, self.format.group
+        along, across = (group, 1) if self.transpose else (1, group)  # K and N are multiples of these
+        step = weighted_dataflows.of(v).k_step(v)
+        k = lcm(step, along)
+        k *= 1 if edge.startswith("n_") or k > 2 * step else 2
+        m, n, k_tail = v.tile.m, lcm(v.tile.n, across), k + (along if along > 1 else 5)
+        return {"aligned": (m, n, k), "ragged_m": (m + 5, n, k), "ragged": (m + 3, n + (13 if self.transpose else group), k_tail), "k_tail": (m, n, k_tail),
+                "k_1040": (m + 1, n, -(-1040 // along) * along)}.get(edge) or (m - 1, int(edge[2:]), k)
 
-    def problem(self, seed: int, sizes: tuple[int, int, int] | None = None) -> cases.Problem:
-        """Arrays of those sizes, or of the given ones; views and repeated weights vary with the seed."""
-        views = X_VIEWS[self.strides]
-        return cases.problem(self.spec, *(sizes or self.sizes()), seed, x_view=views[seed % len(views)], rows_of_more=seed % 2 == 1,
-                             shared_weights=seed % 3 == 2)
-
-    def variant(self, problem: cases.Problem) -> Variant:
-        """The first row that fits the arrays' sizes, if they are contiguous but for x."""
-        shapes = [x.shape for x in problem.inputs]
-        strides = [[prod(s[i + 1:]) for i in range(len(s))] for s in shapes]
-        if self.strides == "t":
-            strides[0][-1] = 2
-        return next(v for v in self.variants() if signature.of(v).when(shapes, strides, (0,) * len(shapes)))
+    def problem(self, seed: int, sizes: tuple[int, int, int]) -> cases.Problem:
+        """Arrays of those sizes; views and repeated weights vary with the seed."""
+        views = X_VIEWS[self.row[0]]
+        return cases.problem(self.spec, *sizes, seed, x_view=views[seed % len(views)], rows_of_more=seed % 2 == 1, shared_weights=seed % 3 == 2)
 
 
-def _step(variant: Variant) -> int:
-    return weighted_dataflows.of(variant).k_step(variant)
+@lru_cache(maxsize=None)
+def alignments(kernel: str) -> frozenset[str]:
+    """Alignments for which a policy entry has the kernel."""
+    return frozenset(a for e in kernels()[kernel] for a in e.alignments)
 
 
 @lru_cache(maxsize=None)
@@ -162,7 +156,7 @@ def axes() -> dict:
     """The axes of the pool; options are numbered, since each kernel has its own."""
     count = max(len(options_of(kernel)) for kernel in kernels())
     return {"kernel": tuple(kernels()), "option": tuple(range(count)), "code": CODES, "group": GROUPS, "x": X, "scales": ("same", "other"), "out": _weighted.FLOATS,
-            "transpose": (True, False), "strides": ("n", "t"), "edge": EDGES, "epilogue": EPILOGUES, "batched": (False, True)}
+            "transpose": (True, False), "row": ROWS, "epilogue": EPILOGUES, "batched": (False, True)}
 
 
 def choice_of(row: dict) -> Choice | None:
@@ -170,20 +164,23 @@ def choice_of(row: dict) -> Choice | None:
     fmt, options = FORMATS.get((*row["code"][:2], row["group"])), options_of(row["kernel"])
     if fmt is None or row["option"] >= len(options) or fmt.scale != "float" and row["scales"] != "same":
         return None
-    if row["edge"].startswith("n_") and not row["transpose"] and int(row["edge"][2:]) % fmt.group:
-        return None
     choice = Choice(row["kernel"], options[row["option"]], *(row[name] for name in list(row)[2:]))
     return choice if choice.exists() else None
 
 
-# Builds are dear. Every kernel meets every code, group and option, and every format every type of x; not every option every code and edge.
-APART = (("code", "option"), ("group", "option"), ("code", "epilogue"), ("code", "edge"), ("epilogue", "option"), ("edge", "option"), ("edge", "epilogue"))
+# Builds are dear. Every kernel meets every code, group and option, and every format every type of x; not every option every code.
+APART = (("code", "option"), ("group", "option"), ("code", "epilogue"), ("epilogue", "option"))
 ALSO = (("code", "group", "x"),)
 
 
 @lru_cache(maxsize=None)
 def pool(strength: int = 2, seed: int = 2026, apart: tuple = APART, also: tuple = ALSO) -> tuple[Choice, ...]:
-    """The covering array as choices; every value of every axis at least three times."""
+    """The covering array as choices, every value of every axis at least three times; each with the two edges that its kernel has met least."""
     rows = covering_array(axes(), strength=strength, seed=seed, at_least=3, apart=apart, also=also, limit=8000,
                           legal=lambda row: choice_of(row) is not None)
-    return tuple(choice_of(row) for row in rows)
+    met, found = Counter(), []
+    for choice in (choice_of(row) for row in rows):
+        edges = sorted(choice.legal_edges(), key=lambda edge: met[choice.kernel, edge])[:2]
+        met.update((choice.kernel, edge) for edge in edges)
+        found.append(replace(choice, edges=(edges[0], edges[-1])))
+    return tuple(found)
