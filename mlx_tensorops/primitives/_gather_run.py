@@ -17,7 +17,7 @@ from ._kernel import Kernel
 from ._tile_plan_build import tile_plan
 from ._weighted import FAMILY_OF
 from ._weighted_signature import INT32_LIMIT
-from ._weights import Group, alike, columns
+from ._weights import Group, alike, columns, for_kernels
 
 
 def runner(decision, natural: str, x, groups: tuple[Group, ...]) -> Callable:
@@ -180,9 +180,10 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
     arrays = dict(x=merged(mx, x if x.dtype == multiplied else x.astype(multiplied), 1), x_rows=source)
     stored = getattr(mx, spec.weights.stored)
     for suffix, group, scale, bias in zip(("",) if len(groups) == 1 else ("_gate", "_up"), alike(mx, *groups), scales, biases):
-        for name, part in group._asdict().items():
+        if fmt is None and group.w.dtype != stored:
+            group = Group(group.w.astype(stored))
+        for name, part in for_kernels(mx, group)._asdict().items():
             if part is not None:
-                part = part.astype(stored) if name == "w" and part.dtype != stored else part
                 arrays[name + suffix] = part if part.ndim == 3 else part.reshape(experts, *part.shape[-2:])
         arrays["global_scale" + suffix] = scale
         arrays["bias" + suffix] = bias

@@ -11,7 +11,7 @@ from . import _arguments, _compose, _shapes
 from ._axes import broadcast, merged, split
 from ._kernel import Kernel
 from ._weighted_signature import INT32_LIMIT
-from ._weights import Group, alike, columns, first_matrix
+from ._weights import Group, alike, columns, first_matrix, for_kernels
 
 OP = "quantized_matmul"
 
@@ -129,7 +129,7 @@ def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tupl
     if math.prod(shape[:-1]) >= INT32_LIMIT:
         fail(OP, f"x has shape {x.shape}: {math.prod(shape[:-1])} rows, and kernels count fewer than 2**31", instead="split x", cls=ShapeError)
     multiplied = getattr(mx, spec.x)
-    x, group, addend, unplace = (_stacked if spec.batched else _flat)(mx, x if x.dtype == multiplied else x.astype(multiplied), group, shape)
+    x, group, addend, unplace = (_stacked if spec.batched else _flat)(mx, x if x.dtype == multiplied else x.astype(multiplied), for_kernels(mx, group), shape)
     return dict(x=x, global_scale=scale, bias=addend(bias), residual=addend(residual), **group._asdict()), unplace
 
 

@@ -93,6 +93,17 @@ def alike(mx, *groups: Group) -> list[Group]:
     return [Group(g.w.astype(common)) for g in groups]
 
 
+def for_kernels(mx, group: Group) -> Group:
+    """The group with what kernels need: the last axis of scales, biases and dense weights contiguous. No work where it is.
+
+    Scales may repeat along a row (a stride of 0), and mlx-lm passes dense [N, K] with its axes swapped. Packed words keep their strides.
+    """
+    w, scales, biases = group
+    if scales is None:
+        return Group(mx.contiguous(w))
+    return Group(w, mx.contiguous(scales), None if biases is None else mx.contiguous(biases))
+
+
 def as_group(op: str, name: str, value) -> Group:
     """Weights as callers pass them: dense as an array, quantised as the tuple that ``mx.quantize`` returns."""
     if isinstance(value, (tuple, list)):

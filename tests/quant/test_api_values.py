@@ -67,6 +67,16 @@ def test_views(engine):
             assert over(got, to_float64(x) @ weights, np.abs(to_float64(x)) @ np.abs(weights), k=64) <= 1
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scales_that_repeat_along_a_row(engine):
+    (w, scales, biases), _, words = one("affine4_g32", 40, 96, seed=1)
+    repeated = [mx.broadcast_to(a[:, :1], a.shape) for a in (scales, biases)]
+    weights, x = formats.dequantise(w, *repeated, formats.by_name("affine4_g32")).T, floats((5, 96), 2)
+    with on(engine):
+        got = mt.quantized_matmul(x, w, *repeated, **words, engine=engine)
+        assert over(got, to_float64(x) @ weights, np.abs(to_float64(x)) @ np.abs(weights), k=96) <= 1
+
+
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 @pytest.mark.parametrize("engine, out", [("cpu", mx.bfloat16), ("cpu", mx.float32), ("mlx", mx.float16), ("auto", None)])
 def test_epilogue_is_computed_in_f32_and_rounded_once(engine, out, activation):
