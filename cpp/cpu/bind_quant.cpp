@@ -31,7 +31,7 @@ nb::dict cpu_counters() {
   result["weights_decoded"] = all.weights_decoded.load();
   result["panels"] = all.panels.load();
   result["scratch_bytes_per_thread"] = all.scratch_bytes.load();
-  result["rows_copied"] = all.rows_copied.load();
+  result["x_packed"] = all.x_packed.load();
   return result;
 }
 

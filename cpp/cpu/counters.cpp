@@ -5,7 +5,7 @@
 namespace mlx_tensorops::cpu {
 
 void Counters::reset() {
-  for (auto* counter : {&weights_decoded, &panels, &scratch_bytes, &rows_copied}) counter->store(0, std::memory_order_relaxed);
+  for (auto* counter : {&weights_decoded, &panels, &x_packed, &scratch_bytes}) counter->store(0, std::memory_order_relaxed);
 }
 
 void Counters::used_scratch(int64_t bytes) {

@@ -11,7 +11,7 @@ struct Counters {
   std::atomic<int64_t> weights_decoded{0};  // of quantised weights, counted again each time they are decoded
   std::atomic<int64_t> panels{0};           // blocks of weights (at most block_columns() wide) that were decoded or packed
   std::atomic<int64_t> scratch_bytes{0};    // most that one thread has used at a time
-  std::atomic<int64_t> rows_copied{0};      // rows of x that a gather made contiguous
+  std::atomic<int64_t> x_packed{0};         // elements of x that were converted for products with them
 
   void reset();
   void used_scratch(int64_t bytes);  // raises scratch_bytes to this

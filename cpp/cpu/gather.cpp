@@ -88,12 +88,12 @@ class Driver {
     float* sums = memory + multiply_scratch();
     float* row_scratch = sums + scratch_for_sums();
     const int64_t count = rows.rows().count;
-    for (std::size_t i = 0; i < g_.projections.size(); i++) {
-      const Projection& projection = g_.projections[i];
-      float* own = sums + i * count * columns;
-      multiply_rows(rows.rows(), projection.weights.at(expert), n0, columns, own, columns, memory, settings_);
-      projection.scale_and_bias(kernels, expert, n0, columns, own, columns, count, row_scratch);
-    }
+    const int results = static_cast<int>(g_.projections.size());
+    Product products[kMostProjections];
+    for (int i = 0; i < results; i++) products[i] = {g_.projections[i].weights.at(expert), sums + i * count * columns};
+    multiply_rows(rows.rows(), products, results, n0, columns, columns, memory, settings_);
+    for (int i = 0; i < results; i++)
+      g_.projections[i].scale_and_bias(kernels, expert, n0, columns, products[i].sums, columns, count, row_scratch);
     if (g_.gate.gate != Gate::none) apply_gate(kernels, g_.gate, sums, sums + count * columns, count * columns);
     for (std::size_t i = 0; i < g_.out.size(); i++)
       for (int64_t r = 0; r < count; r++)

@@ -91,9 +91,11 @@ Walk walk_by_expert(const Indices& ids, const RowSource&, int64_t first, int64_t
 // Throws std::runtime_error unless every pair is in one tile, and that tile is of its expert.
 Walk walk_by_plan(const char* op, const Tiles&, const Indices& ids, const RowSource&, int64_t pairs, int64_t experts);
 
+constexpr int kMostProjections = 2;
+
 struct Gather {
   const char* op = "";
-  std::vector<Projection> projections;  // one, or two of the same n
+  std::vector<Projection> projections;  // of one format, k and n
   RowSource source;
   Indices ids;
   int64_t pairs = 0;

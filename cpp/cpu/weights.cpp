@@ -32,7 +32,16 @@ static_assert(scale_scratch(kDotColumns * kDotValues) <= kStrips || scale_scratc
 void pack_x(const Kernels& kernels, const Rows& rows, int64_t k0, int64_t depth, float* dst, int64_t dst_stride) {
   Matrix x{rows.x, rows.type, rows.row_stride, rows.k_stride};
   if (!rows.index) return pack_rows(kernels, x, 0, rows.count, k0, depth, dst, dst_stride);
-  for (int64_t r = 0; r < rows.count; r++) pack_rows(kernels, x, rows.index[r], 1, k0, depth, dst + r * dst_stride, dst_stride);
+  // Scattered rows are too short for the hardware to see them coming: fetched ahead, packing 32 rows takes 0.6 of the time.
+  constexpr int64_t kAhead = 8, kLine = 64;
+  const int64_t bytes = rows.k_stride == 1 ? depth * size_of(rows.type) : 0;
+  for (int64_t r = 0; r < rows.count; r++) {
+    if (r + kAhead < rows.count) {
+      auto next = static_cast<const char*>(x.at(rows.index[r + kAhead], k0));
+      for (int64_t b = 0; b < bytes; b += kLine) __builtin_prefetch(next + b);
+    }
+    pack_rows(kernels, x, rows.index[r], 1, k0, depth, dst + r * dst_stride, dst_stride);
+  }
 }
 
 Matrix dense(const Weights& w) {
@@ -41,48 +50,53 @@ Matrix dense(const Weights& w) {
 }
 
 // Weights decoded (or converted) into strips, and the register tile.
-void by_strips(const Rows& rows, const Weights& w, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
+void by_strips(const Rows& rows, const Product* products, int count, int64_t n0, int64_t columns, int64_t stride, float* scratch,
                const Kernels& kernels) {
   float* packed = scratch;
   float* strips = packed + kPackedRows;
   float* scales = strips + kStrips;
-  for (int64_t k0 = 0; k0 < w.k; k0 += kDepth) {
-    const int64_t depth = std::min(kDepth, w.k - k0);
+  const int64_t k = products[0].weights.k;
+  auto add = [&](const Product& p, int64_t k0, int64_t depth, int64_t g0) {
+    const int64_t group = std::min(kStripColumns, columns - g0);
+    if (p.weights.format) decode_strips(kernels, p.weights, k0, depth, n0 + g0, group, strips, scales);
+    else pack_strips(kernels, dense(p.weights), k0, depth, n0 + g0, group, strips);
+    for (int64_t c = 0; c < group; c += kernels.tile_columns)
+      for (int64_t r = 0; r < rows.count; r += kernels.tile_rows)
+        kernels.tile(depth, packed + r * kDepth, strips + c * kDepth, p.sums + r * stride + g0 + c, stride,
+                     std::min(kernels.tile_rows, rows.count - r), std::min(kernels.tile_columns, group - c), k0 > 0);
+  };
+  for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
+    const int64_t depth = std::min(kDepth, k - k0);
     pack_x(kernels, rows, k0, depth, packed, kDepth);
-    for (int64_t g0 = 0; g0 < columns; g0 += kStripColumns) {
-      const int64_t group = std::min(kStripColumns, columns - g0);
-      if (w.format) decode_strips(kernels, w, k0, depth, n0 + g0, group, strips, scales);
-      else pack_strips(kernels, dense(w), k0, depth, n0 + g0, group, strips);
-      for (int64_t c = 0; c < group; c += kernels.tile_columns)
-        for (int64_t r = 0; r < rows.count; r += kernels.tile_rows)
-          kernels.tile(depth, packed + r * kDepth, strips + c * kDepth, sums + r * stride + g0 + c, stride,
-                       std::min(kernels.tile_rows, rows.count - r), std::min(kernels.tile_columns, group - c), k0 > 0);
-    }
+    for (int i = 0; i < count; i++)
+      for (int64_t g0 = 0; g0 < columns; g0 += kStripColumns) add(products[i], k0, depth, g0);
   }
 }
 
 // A few rows: weights decoded into registers.
-void by_dots(const Rows& rows, const Weights& w, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
+void by_dots(const Rows& rows, const Product* products, int products_count, int64_t n0, int64_t columns, int64_t stride, float* scratch,
              const Kernels& kernels) {
   const QuantKernels& quant = *kernels.quant;
-  const int64_t padded = padded_rows(rows.count);
-  const int64_t most = std::min(kDotValues / padded / kDotUnit * kDotUnit, w.k);
+  const WeightFormat& format = *products[0].weights.format;
+  const int64_t padded = padded_rows(rows.count), k = products[0].weights.k;
+  const int64_t most = std::min(kDotValues / padded / kDotUnit * kDotUnit, k);
   float* plain = scratch;
   float* ordered = plain + rows.count * most;
   float* scales = scratch + kPackedRows;
-  for (int64_t k0 = 0; k0 < w.k; k0 += most) {
-    const int64_t depth = std::min(most, w.k - k0);
+  for (int64_t k0 = 0; k0 < k; k0 += most) {
+    const int64_t depth = std::min(most, k - k0);
     pack_x(kernels, rows, k0, depth, plain, most);
     for (int64_t r = 0; r < padded; r++)
-      quant.order_for_dot(*w.format, plain + std::min(r, rows.count - 1) * most, depth, ordered + r * kStepCodes, padded * kStepCodes);
+      quant.order_for_dot(format, plain + std::min(r, rows.count - 1) * most, depth, ordered + r * kStepCodes, padded * kStepCodes);
     const bool tame_x = rows.count == 1 && quant.tame(plain, depth);
-    const int64_t width = std::clamp<int64_t>(kDotScales * std::min(w.format->group, depth) / depth / 4 * 4, 4, kDotColumns);
-    for (int64_t c = 0; c < columns; c += width) {
-      const int64_t count = std::min(width, columns - c);
-      const QuantRows q = quant_rows(kernels, w, n0 + c, count, k0, depth, scales);
-      const bool tame = tame_x && (w.format->scale == ScaleType::e4m3 || quant.tame(q.scales, count * q.scale_stride));
-      quant.dot(q, rows.count, depth, ordered, count, sums + c, stride, k0 > 0, tame);
-    }
+    const int64_t width = std::clamp<int64_t>(kDotScales * std::min(format.group, depth) / depth / 4 * 4, 4, kDotColumns);
+    for (int i = 0; i < products_count; i++)
+      for (int64_t c = 0; c < columns; c += width) {
+        const int64_t count = std::min(width, columns - c);
+        const QuantRows q = quant_rows(kernels, products[i].weights, n0 + c, count, k0, depth, scales);
+        const bool tame = tame_x && (format.scale == ScaleType::e4m3 || quant.tame(q.scales, count * q.scale_stride));
+        quant.dot(q, rows.count, depth, ordered, count, products[i].sums + c, stride, k0 > 0, tame);
+      }
   }
 }
 
@@ -136,19 +150,28 @@ Weights WeightBatch::at(int64_t index) const {
   return result;
 }
 
-void multiply_rows(const Rows& rows, const Weights& w, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
+void multiply_rows(const Rows& rows, const Product* products, int count, int64_t n0, int64_t columns, int64_t stride, float* scratch,
                    const Settings& settings) {
   const Kernels& kernels = *settings.kernels;
+  const Weights& w = products[0].weights;
   if (rows.count == 0 || columns == 0) return;
   if (w.k == 0) {
-    for (int64_t r = 0; r < rows.count; r++) std::fill_n(sums + r * stride, columns, 0.0f);
+    for (int i = 0; i < count; i++)
+      for (int64_t r = 0; r < rows.count; r++) std::fill_n(products[i].sums + r * stride, columns, 0.0f);
     return;
   }
   const bool few = rows.count <= kFewRows && w.format && w.transpose && kernels_take(*w.format);
-  (few ? by_dots : by_strips)(rows, w, n0, columns, sums, stride, scratch, kernels);
-  Counters& count = counters();
-  count.panels.fetch_add(1, std::memory_order_relaxed);
-  if (w.format) count.weights_decoded.fetch_add(w.k * columns, std::memory_order_relaxed);
+  (few ? by_dots : by_strips)(rows, products, count, n0, columns, stride, scratch, kernels);
+  Counters& counted = counters();
+  counted.panels.fetch_add(count, std::memory_order_relaxed);
+  counted.x_packed.fetch_add(rows.count * w.k, std::memory_order_relaxed);
+  if (w.format) counted.weights_decoded.fetch_add(count * w.k * columns, std::memory_order_relaxed);
+}
+
+void multiply_rows(const Rows& rows, const Weights& w, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
+                   const Settings& settings) {
+  const Product product{w, sums};
+  multiply_rows(rows, &product, 1, n0, columns, stride, scratch, settings);
 }
 
 }  // namespace mlx_tensorops::cpu

@@ -56,4 +56,12 @@ constexpr int64_t scratch_for_sums() { return block_rows() * block_columns(); }
 void multiply_rows(const Rows&, const Weights&, int64_t n0, int64_t columns, float* sums, int64_t stride, float* scratch,
                    const Settings&);
 
+// The same rows with several weights of one format and one k: each block of x is packed once for all of them.
+struct Product {
+  Weights weights;
+  float* sums;
+};
+void multiply_rows(const Rows&, const Product* products, int count, int64_t n0, int64_t columns, int64_t stride, float* scratch,
+                   const Settings&);
+
 }  // namespace mlx_tensorops::cpu
