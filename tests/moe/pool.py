@@ -127,9 +127,9 @@ class Choice:
             n, k = n + (across if across > 1 else 13), k + (along if along > 1 else 5)
         return n, k
 
-    def problem(self, seed: int, histogram: int | None = None, sizes: tuple[int, int] | None = None) -> tuple[Problem, np.ndarray, np.ndarray]:
-        """(arrays, expert of each row of the result, row of x that it multiplies); histogram and view vary with the seed."""
-        kind, count, rows = HISTOGRAMS[(seed if histogram is None else histogram) % len(HISTOGRAMS)]
+    def problem(self, seed: int, histogram: tuple | None = None, sizes: tuple[int, int] | None = None) -> tuple[Problem, np.ndarray, np.ndarray]:
+        """(arrays, expert of each row of the result, row of x that it multiplies) of one of HISTOGRAMS, or of another; the view varies with the seed."""
+        kind, count, rows = histogram or HISTOGRAMS[seed % len(HISTOGRAMS)]
         ids = routing(kind, rows, count, np.random.default_rng(seed)).astype(np.int32)
         views = X_VIEWS[self.strides]
         return experts.problem(self.spec, np.sort(ids) if self.rows == "runs" else ids, *(sizes or self.sizes()), seed, experts=count, x_view=views[seed % len(views)])

@@ -37,7 +37,7 @@ def x_bytes(variant, ids, count: int, n: int, k: int) -> int:
     return int(((ids >= 0) & (ids < count)).sum()) * k * element_type(variant.types[0]).bytes * parts * lanes
 
 
-def right(choice, seed: int, *, layout: str, histogram: int | None = None, sizes=None, checked: bool = True, **adversary):
+def right(choice, seed: int, *, layout: str, histogram: tuple | None = None, sizes=None, checked: bool = True, **adversary):
     """One problem of a choice on one lane layout: values, row, bytes of x, bytes stored. Returns the dispatch record."""
     problem, ids, source = choice.problem(seed, histogram, sizes)
     variants = choice.variants()
