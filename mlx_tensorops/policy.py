@@ -9,18 +9,19 @@ from __future__ import annotations
 import platform
 
 from .device import DeviceProfile
-from .policies import cpu_gemm
+from .policies import cpu_gemm, cpu_weighted
 
 
-def order(device: DeviceProfile, *, mlx_has_it: bool = True) -> tuple[tuple[str, str], ...]:
+def order(device: DeviceProfile, *, mlx_has_it: bool = True, family: str = "gemm") -> tuple[tuple[str, str], ...]:
     """(engine, why) in the order in which ``auto`` tries them.
 
     Args:
         device: where the call runs.
         mlx_has_it: whether MLX has the whole function, so that falling back costs nothing.
+        family: kernel family that is asked.
     """
     if device.backend == "cpu":
-        entry = cpu_gemm.choose(platform.system())
+        entry = (cpu_gemm if family == "gemm" else cpu_weighted).choose(platform.system())
         return (("cpu", entry.why), ("mlx", "MLX's own operation")) if entry.cpu else (("mlx", entry.why),)
     if device.backend == "metal" and not mlx_has_it:
         return (

@@ -71,7 +71,7 @@ def _choose(family, spec, engine: str, context: Context, verdicts) -> tuple[str,
             fail(family.op, f"engine {engine!r} cannot run this here: {verdicts[engine].reason}",
                  nearest=", ".join(legal), instead='engine="auto" takes the best legal one', cls=EngineError)
         return engine, "named by the caller"
-    for candidate, why in policy.order(context.device, mlx_has_it=spec.mlx_has_it):
+    for candidate, why in policy.order(context.device, mlx_has_it=spec.mlx_has_it, family=family.name):
         if verdicts[candidate].ok:
             return candidate, why
     return "mlx", "no other engine is legal"
