@@ -176,7 +176,7 @@ ALSO = (("code", "group", "x"),)
 @lru_cache(maxsize=None)
 def pool(strength: int = 2, seed: int = 2026, apart: tuple = APART, also: tuple = ALSO) -> tuple[Choice, ...]:
     """The covering array as choices, every value of every axis at least three times; each with the two edges that its kernel has met least."""
-    rows = covering_array(axes(), strength=strength, seed=seed, at_least=3, apart=apart, also=also, limit=8000,
+    rows = covering_array(axes(), strength=strength, seed=seed, at_least=3, apart=apart, also=also, limit=8000 if strength == 2 else 12000,
                           legal=lambda row: choice_of(row) is not None)
     met, found = Counter(), []
     for choice in (choice_of(row) for row in rows):
