@@ -1,0 +1,120 @@
+"""Half results are as good as rounding the float64 result once, at every activation scale and in the presence of cancellation."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_tensorops.formats import by_name
+from mlx_tensorops.formats.codec import pack
+
+from .oracle import f64, random
+from .quant import SETS, check, of_arrays, qmm, stored
+
+NAMES = ("affine1_g32", "affine2_g32", "affine3_g64", "affine4_g32", "affine4_g128", "affine5_g64", "affine6_g64", "affine8_g32", "mxfp4", "mxfp8", "nvfp4")
+HALVES = (mx.float16, mx.bfloat16)
+
+
+def error(got: np.ndarray, want: np.ndarray) -> float:
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+def over_once(got: mx.array, want: np.ndarray) -> float:
+    """The error over that of rounding the float64 result to the type once."""
+    once = f64(mx.array(want.astype(np.float32)).astype(got.dtype))
+    return error(f64(got), want) / error(once, want)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_halves_round_once(configure, instruction_set, name):
+    configure(instruction_set=instruction_set)
+    rng = np.random.default_rng(71)
+    for dtype in HALVES:
+        for transpose in (True, False):
+            for m, n, k in ((1, 2048, 256), (4, 512, 512), (8, 256, 512), (48, 64, 1024)):
+                s, x = stored(rng, by_name(name), n, k, transpose, dtype), random(rng, (m, k), dtype)
+                assert over_once(qmm(x, s), x_times(x, s)) <= 1.1, (dtype, transpose, m, n, k)
+
+
+def x_times(x, s) -> np.ndarray:
+    return f64(x) @ s.weights
+
+
+@pytest.mark.parametrize("sigma", (10, 1, 0.1, 0.01, 0.003))
+@pytest.mark.parametrize("name", NAMES)
+def test_activation_scales(name, sigma):
+    rng = np.random.default_rng(72)
+    for dtype in HALVES:
+        for m in (1, 6, 40):
+            s, x = stored(rng, by_name(name), 1024, 1024, True, dtype), random(rng, (m, 1024), mx.float32)
+            s = of_arrays(s.w, s.scales if s.scales.dtype == mx.uint8 else s.scales / 32, None if s.biases is None else s.biases / 32, s.format, True)
+            x = (x * sigma).astype(dtype)
+            assert over_once(qmm(x, s), x_times(x, s)) <= 1.1, (dtype, m)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_far_magnitudes_side_by_side(name):
+    """x of +-2^17 and of +-2^-20 in one row. The results that only small ones reach come out right: nothing is scaled by the largest."""
+    rng, form = np.random.default_rng(73), by_name(name)
+    k, n = 8 * form.group, 64
+    s = stored(rng, form, n, k, True, mx.float32)
+    # Large x meets weights of exactly zero in half of the rows: code 0 with bias 0.
+    packed, groups = np.array(s.w).view(np.uint8).reshape(n, k * form.bits // 8).copy(), np.arange(k // form.group)
+    packed.reshape(n, len(groups), -1)[: n // 2, ::2] = 0
+    biases = None
+    if s.biases is not None:
+        b = np.array(s.biases)
+        b[: n // 2, ::2] = 0
+        biases = mx.array(b)
+    s = of_arrays(mx.array(packed.view(np.uint32)), s.scales, biases, form, True)
+    assert (s.weights[: form.group, : n // 2] == 0).all()
+    for m in (1, 5, 33):
+        sign = rng.choice([-1.0, 1.0], (m, k))
+        large = np.repeat(groups % 2 == 0, form.group)
+        x = mx.array((sign * np.where(large, 2.0**17, 2.0**-20)).astype(np.float32)).astype(mx.bfloat16)
+        check(qmm(x, s, mx.float32), x, s)
+        assert over_once(qmm(x, s)[:, : n // 2], x_times(x, s)[:, : n // 2]) <= 1.1
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("affine")])
+def test_weights_that_cancel(name):
+    """All weights but one of each group are exactly zero, as scale * code + bias: sum(x * code) * scale + sum(x) * bias would leave an
+    error of the size of the large x, and the result is of the size of the small one."""
+    rng, form = np.random.default_rng(74), by_name(name)
+    k, n = 4 * form.group, 32
+    zero_code = 2 ** (form.bits - 1)
+    codes = np.full((n, k), zero_code, np.uint8)
+    codes[:, 5 :: form.group] = zero_code - 1
+    scales = rng.uniform(0.5, 1.5, (n, k // form.group)).astype(np.float32)
+    s = of_arrays(mx.array(pack(codes, form.bits)), mx.array(scales), mx.array(-scales * zero_code), form, True)
+    assert (s.weights[np.arange(k) % form.group != 5] == 0).all()
+    for m in (1, 2, 8, 20):
+        x = np.full((m, k), 2.0**17, np.float32)
+        x[:, 5 :: form.group] = 2.0**-20
+        x = mx.array(x).astype(mx.bfloat16)
+        assert over_once(qmm(x, s), x_times(x, s)) <= 1.1, m
+        check(qmm(x, s, mx.float32), x, s)
+
+
+def test_the_bounds_reject_weights_rounded_to_half():
+    """The bound of the far magnitudes can fail: one rounding of the affine weights to bf16 is enough."""
+    rng = np.random.default_rng(75)
+    s, x = stored(rng, by_name("affine4_g64"), 1024, 1024, True, mx.bfloat16), random(rng, (4, 1024), mx.bfloat16)
+    rounded = f64(mx.array(s.weights.astype(np.float32)).astype(mx.bfloat16))
+    got = mx.array((f64(x) @ rounded).astype(np.float32)).astype(mx.bfloat16)
+    assert over_once(got, x_times(x, s)) > 1.1
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_f32_sums_are_as_good_as_sgemm(configure, instruction_set):
+    configure(instruction_set=instruction_set)
+    rng = np.random.default_rng(76)
+    for name in ("nvfp4", "affine4_g64"):
+        for transpose in (True, False):
+            for m, n, k in ((1, 512, 2048), (4, 128, 2048), (64, 64, 2048)):
+                s, x = stored(rng, by_name(name), n, k, transpose), random(rng, (m, k), mx.float32)
+                want = x_times(x, s)
+                sgemm = error(np.array(x) @ s.weights.astype(np.float32), want)
+                assert error(f64(qmm(x, s)), want) <= 2.5 * sgemm, (name, transpose, m, n, k)
