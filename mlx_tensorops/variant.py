@@ -178,6 +178,10 @@ class VariantSet:
         names = [v.row for v in self.rows]
         if len(set(names)) != len(names):
             fail("variant", f"rows of a set have distinct names, not {names}", cls=RuleError)
+        object.__setattr__(self, "_hash", hash((self.spec, self.engine, self.rows)))  # asked at every launch
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __getitem__(self, row: str) -> Variant:
         for variant in self.rows:
