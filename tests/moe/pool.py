@@ -150,17 +150,16 @@ def choice_of(family: str, row: dict) -> Choice | None:
     return choice if choice.variants() else None
 
 
-# Builds are dear. Kernels of gather meet every type, row source, edge and stride, and every coding every type, layout and row source; those of
-# gateup, which are made of the same parts, need not meet every type.
-_ALWAYS = (("kernel", "code"), ("kernel", "group"), ("kernel", "finish"), ("kernel", "bias"), ("code", "finish"), ("code", "bias"), ("code", "out"),
-           ("code", "edge"), ("code", "strides"), ("code", "indirect"), ("group", "finish"), ("kernel", "out"))
-APART = {"gather": _ALWAYS, "gateup": (*_ALWAYS, ("kernel", "x"), ("code", "x"))}
+# Builds are dear: tests/weighted pairs codings with types and kernels, and its kernels stage weights by the same parts. Here every kernel meets every
+# row source, edge, stride and layout, and every coding and type occurs with every row source.
+APART = (("kernel", "code"), ("kernel", "group"), ("kernel", "finish"), ("kernel", "bias"), ("code", "finish"), ("code", "bias"), ("code", "out"),
+         ("code", "edge"), ("code", "strides"), ("code", "indirect"), ("group", "finish"), ("kernel", "out"), ("code", "x"), ("kernel", "x"))
 AT_LEAST = 2
 
 
 @lru_cache(maxsize=None)
-def pool(family: str, strength: int = 2, seed: int = 2026, apart: tuple | None = None) -> tuple[Choice, ...]:
+def pool(family: str, strength: int = 2, seed: int = 1, apart: tuple = APART) -> tuple[Choice, ...]:
     """The covering array as choices; every value of every axis at least AT_LEAST times."""
-    rows = covering_array(axes(family), strength=strength, seed=seed, at_least=AT_LEAST, apart=APART[family] if apart is None else apart, limit=1500,
+    rows = covering_array(axes(family), strength=strength, seed=seed, at_least=AT_LEAST, apart=apart, limit=1500,
                           legal=lambda row: choice_of(family, row) is not None)
     return tuple(choice_of(family, row) for row in rows)

@@ -114,14 +114,15 @@ def _product(problem: cases.Problem, suffix: str, ids, source, there, out: str, 
 
 def _multiply(spec: WeightedSpec, x, stored: dict, out: str, staged: str | None):
     """(x times one expert's weights in float64, the bound)."""
+    relaxed = spec.x == "float32" and spec.precision == "tf32"
     if not spec.weights.format:
         w = stored["w"].swapaxes(-1, -2) if spec.weights.transpose else stored["w"]
-        return reference.gemm(x, w), reference.gemm_bound(x, w, out)
+        return reference.gemm(x, w), reference.gemm_bound(x, w, out, relaxed_f32=relaxed)
     how = dict(transpose=spec.weights.transpose)
     if spec.weights.global_scale:
         how |= dict(global_scale=stored["global_scale"], convention=spec.weights.global_scale)
     operands = (x, stored["w"], stored["scales"], stored.get("biases"), formats.by_name(spec.weights.format))
-    return reference.qgemm(*operands, **how), reference.qgemm_bound(*operands, out, **how, staged=staged)
+    return reference.qgemm(*operands, **how), reference.qgemm_bound(*operands, out, **how, staged=staged, relaxed_f32=relaxed)
 
 
 def _columns(problem: cases.Problem, suffix: str) -> int:
