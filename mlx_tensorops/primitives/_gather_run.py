@@ -140,25 +140,26 @@ def variants(decision, natural: str, without_rows: Callable | None = None) -> Ca
     import mlx.core as mx
 
     without_rows = without_rows or _mlx(decision, natural)
-    kernels: dict[WeightedSpec, Kernel] = {}
+    kernels: dict[tuple, Kernel] = {}
 
     def run(x, groups, rows, scales, biases, stream):
         empty = 0 in x.shape or 0 in groups[0].w.shape
         if not empty:
             with _compose.on(mx, stream):
-                spec, arrays, valid, shape = place(mx, decision, x, groups, rows, scales, biases, stream)
+                form, arrays, valid, shape = place(mx, decision, x, groups, rows, scales, biases, stream)
                 if 0 not in shape:
-                    kernel = kernels.get(spec)
+                    kernel = kernels.get(form)
                     if kernel is None:
-                        kernel = kernels[spec] = Kernel(resolved(decision, spec), spec.op)
+                        kernel = kernels[form] = Kernel(resolved(decision, form), decision.spec.op)
                     return [masked(mx, split(mx, y, shape[:-1]), valid) for y in kernel.launch(arrays, stream)]
         return without_rows(x, groups, rows, scales, biases, stream)
 
     return run
 
 
-def resolved(decision, spec: WeightedSpec):
-    """The decision for the row source that the call's rows have, by the same engine."""
+def resolved(decision, form: tuple):
+    """The decision for rows of that form, by the same engine."""
+    spec = replace(decision.spec, **dict(zip(("rows", "indirect", "block_m"), form)))
     if spec == decision.spec:
         return decision
     if decision.variants is None:
@@ -167,7 +168,8 @@ def resolved(decision, spec: WeightedSpec):
 
 
 def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
-    """(spec, arrays as kernels take them, where ids of x are in range or None, shape of the result)."""
+    """((row source, whether rows of x are named, the plan's block_m), arrays as kernels take them, where ids of x are in range or None,
+    shape of the result)."""
     spec, fmt = decision.spec, format_of(decision.spec)
     expert_batch = groups[0].w.shape[:-2]
     experts, n = math.prod(expert_batch), columns(groups[0].w, fmt, spec.weights.transpose)
@@ -198,5 +200,4 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
         block_m = plan.block_m
     if plan is None and source is None and arrays["x"].shape[0] != ids.shape[0]:
         arrays["x_rows"] = source = mx.arange(ids.shape[0], dtype=mx.int32) // (ids.shape[0] // arrays["x"].shape[0])
-    spec = replace(spec, rows="plan" if plan is not None else "runs", indirect=source is not None, block_m=block_m)
-    return spec, arrays, valid, (*batch, x.shape[-2], n)
+    return ("runs" if plan is None else "plan", source is not None, block_m), arrays, valid, (*batch, x.shape[-2], n)
