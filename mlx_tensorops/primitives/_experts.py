@@ -142,26 +142,27 @@ def default(mx, batch: tuple):
     return mx.arange(math.prod(batch), dtype=mx.int32).reshape(batch)
 
 
-def flat(mx, r: Rows, x: tuple, expert_batch: tuple, batch: tuple) -> tuple[Any, Any]:
-    """(expert id of each row of the flat result, row of x that it multiplies), int32 ``(rows,)``.
+def flat_ids(mx, rhs, m: int, expert_batch: tuple, batch: tuple):
+    """Expert id of each row of the flat result, int32 ``(rows,)``; ids out of range stay so."""
+    ids = default(mx, expert_batch) if rhs is None else to_int32(mx, rhs, math.prod(expert_batch))
+    ids = merged(mx, broadcast(mx, ids, batch), 0)
+    return mx.repeat(ids, m) if m > 1 else ids
 
-    The second is None where row r of R multiplies row r // (R / X) of x's X rows, which kernels know by themselves. Ids out of range
-    stay so; rows of x are moved into the range.
+
+def flat_rows(mx, lhs, x: tuple, batch: tuple):
+    """Row of x that each row of the flat result multiplies, int32 ``(rows,)``, moved into the range.
+
+    None where row r of R multiplies row r // (R / X) of x's X rows, which kernels know by themselves.
     """
     m, own = x[-2], x[:-2]
-    experts = math.prod(expert_batch)
-    ids = default(mx, expert_batch) if r.rhs is None else to_int32(mx, r.rhs, experts)
-    ids = merged(mx, broadcast(mx, ids, batch), 0)
-    source = None
-    if r.lhs is not None:
-        source = clamped(mx, to_int32(mx, r.lhs, math.prod(own)), math.prod(own))
-    elif not _leads(own, batch) or (m > 1 and math.prod(own) != math.prod(batch)):
+    if lhs is not None:
+        source = clamped(mx, to_int32(mx, lhs, math.prod(own)), math.prod(own))
+    elif _leads(own, batch) and (m == 1 or math.prod(own) == math.prod(batch)):
+        return None
+    else:
         source = default(mx, own)
-    if source is not None:
-        source = merged(mx, broadcast(mx, source, batch), 0)
-        if m > 1:
-            source = (source[:, None] * m + mx.arange(m, dtype=mx.int32)).reshape(-1)
-    return (mx.repeat(ids, m) if m > 1 else ids), source
+    source = merged(mx, broadcast(mx, source, batch), 0)
+    return (source[:, None] * m + mx.arange(m, dtype=mx.int32)).reshape(-1) if m > 1 else source
 
 
 def _leads(own: tuple, batch: tuple) -> bool:

@@ -176,7 +176,7 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
     batch = _experts.pairs(x.shape[:-2], expert_batch, rows.lhs, rows.rhs)
     if (count := max(math.prod(batch) * x.shape[-2], math.prod(x.shape[:-1]))) >= INT32_LIMIT:
         fail(spec.op, f"{count} rows, and kernels count fewer than 2**31", instead="split the indices", cls=ShapeError)
-    ids, source = _experts.flat(mx, rows, x.shape, expert_batch, batch)
+    source = _experts.flat_rows(mx, rows.lhs, x.shape, batch)
     valid = None if rows.lhs is None or rows.lhs_known else mx.broadcast_to(_experts.in_range(mx, rows.lhs, math.prod(x.shape[:-2])), batch)
     multiplied = getattr(mx, spec.x)
     arrays = dict(x=merged(mx, x if x.dtype == multiplied else x.astype(multiplied), 1), x_rows=source)
@@ -190,14 +190,14 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
         arrays["global_scale" + suffix] = scale
         arrays["bias" + suffix] = bias
     plan = rows.plan
-    if plan is None and not rows.sorted:
-        plan = tile_plan(ids, num_experts=experts, stream=stream)
     if plan is None:
-        arrays["experts"] = ids
-        block_m = 0
-    else:
+        ids = _experts.flat_ids(mx, rows.rhs, x.shape[-2], expert_batch, batch)
+        if not rows.sorted:
+            plan = tile_plan(ids, num_experts=experts, stream=stream)
+    if plan is not None:
         arrays |= _experts.plan_arrays(plan)
-        block_m = plan.block_m
-    if plan is None and source is None and arrays["x"].shape[0] != ids.shape[0]:
-        arrays["x_rows"] = source = mx.arange(ids.shape[0], dtype=mx.int32) // (ids.shape[0] // arrays["x"].shape[0])
-    return ("runs" if plan is None else "plan", source is not None, block_m), arrays, valid, (*batch, x.shape[-2], n)
+    else:
+        arrays["experts"] = ids
+        if source is None and arrays["x"].shape[0] != ids.shape[0]:
+            arrays["x_rows"] = source = mx.arange(ids.shape[0], dtype=mx.int32) // (ids.shape[0] // arrays["x"].shape[0])
+    return ("runs" if plan is None else "plan", source is not None, 0 if plan is None else plan.block_m), arrays, valid, (*batch, x.shape[-2], n)
