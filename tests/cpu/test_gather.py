@@ -186,8 +186,7 @@ def test_zero_sizes(shape):
     agree(mx.ones((rows, m, k)), weights, rhs, bias=bias if e else None)
 
 
-def test_x_longer_than_32_bit_offsets():
-    """Rows of one small buffer that lie 2^33 elements apart by their strides: a broadcast axis keeps them in reach."""
+def test_a_row_repeated_by_a_stride_of_zero():
     rng = np.random.default_rng(12)
     weights, row = experts(rng, None, 2, 5, 16), random(rng, (1, 1, 16), mx.float32)
     x = mx.broadcast_to(row, (2**16, 1, 16))
@@ -208,6 +207,9 @@ def test_weights_longer_than_32_bit_offsets():
     apart = Experts(store[:: 2**11, :, :32], None, None, None, True, values.values)
     agree(random(rng, (40, 1, 32), mx.bfloat16), apart, ids(rng, (40,), 2))
     agree(store[:: 2**11, 2:5, :32], apart, ids(rng, (4, 2), 2))
+    # Rows one element apart and rows 2^31 apart in one block: no 32-bit index reaches both.
+    narrow = experts(rng, None, 2, 5, 8)
+    agree(store[:: 2**11, :, :32].swapaxes(1, 2)[..., None, :], narrow, mx.zeros((2, 32), mx.int32))
 
 
 def test_the_bound_notices_planted_faults():
