@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
@@ -10,6 +11,7 @@
 #include "mlx/transforms.h"
 #include "mlx/utils.h"
 #include "recorder_encoder.h"
+#include "split_primitive.h"
 #include "trace.h"
 #ifdef MLX_TENSOROPS_HAS_CPU_KERNELS
 #include "cpu/bind.h"
@@ -40,6 +42,19 @@ Arrays launch_list(const VariantSetHandle& variants, Arrays inputs, HostLauncher
 mx::array launch_pair(const VariantSetHandle& variants, const mx::array& a, const mx::array& b,
                       HostLauncherHandle* launcher, mx::StreamOrDevice stream) {
   return launch(variants.get(), {a, b}, launcher_of(launcher), mx::to_stream(stream))[0];
+}
+
+void make_split(Split* self, const std::string& op, int inputs, const std::vector<std::string>& sizes,
+                const std::vector<std::pair<std::string, std::string>>& checks) {
+  std::vector<Check> check_list;
+  for (const auto& [program, message] : checks) {
+    check_list.push_back({Rule(program), message});
+  }
+  new (self) Split(op, inputs, std::vector<Rule>(sizes.begin(), sizes.end()), std::move(check_list));
+}
+
+mx::array split_list(std::shared_ptr<Split> how, Arrays inputs, mx::StreamOrDevice stream) {
+  return split(std::move(how), std::move(inputs), mx::to_stream(stream));
 }
 
 std::int64_t evaluate(const std::string& program, Arrays inputs) {
@@ -99,6 +114,10 @@ NB_MODULE(_ext, m) {
         "stream"_a.none() = nb::none(), "Add the operation to the graph; returns its outputs, unevaluated.");
   m.def("launch2", &launch_pair, "variant_set"_a, "a"_a, "b"_a, "launcher"_a.none(),
         "stream"_a.none() = nb::none(), "launch for two inputs and one output, without lists.");
+  nb::class_<Split>(m, "Split", "Sizes that an array's first axis is split into: rules over the shapes of the inputs, of which it is the first.")
+      .def("__init__", &make_split, "op"_a, "inputs"_a, "sizes"_a, "checks"_a);
+  m.def("split", &split_list, "how"_a, "inputs"_a, "stream"_a.none() = nb::none(),
+        "A view of the first input; a replayed shapeless graph gives the sizes of the inputs that it is given.");
   m.def("record", &record, "variant_set"_a, "inputs"_a,
         "Evaluate the inputs and say what would be launched; launches nothing.");
 
