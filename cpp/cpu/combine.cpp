@@ -15,7 +15,7 @@ constexpr double kWeightsPerSecond = 5e9;
 
 constexpr int64_t kUnit = 32;  // multiply_rows() starts at multiples of this
 constexpr int64_t kMostColumns = 256;
-constexpr int64_t kEnoughTasks = 32;
+constexpr int64_t kEnoughTasks = 16;
 
 // One task owns a stripe of columns of a block of tokens: the results of all (token, expert) pairs of the block stay in its scratch until
 // they are summed in the order of j. A weight is decoded once for each block_rows() rows of its expert within a block, so blocks are

@@ -19,7 +19,7 @@ constexpr double kWeightsPerSecond = 5e9;
 constexpr int64_t kUnit = 32, kLeastColumns = 64;
 // With fewer tasks the last ones to finish leave threads idle. Never derived from the number of threads: the partition is the same on
 // every machine.
-constexpr int64_t kEnoughTasks = 32;
+constexpr int64_t kEnoughTasks = 16;
 
 struct Block {
   int64_t expert, begin, end;  // rows: position * m + row of the matrix

@@ -1,5 +1,6 @@
 #include "gather_ops.h"
 
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 
