@@ -20,7 +20,7 @@ static inline __m256i packs_of(const uint8_t* p) {
 // up f32 values, at the price of an odd order.
 template <bool kWithBias>
 struct Nibbles {
-  static constexpr bool kScales = false, kBiased = kWithBias, kReadsAhead = false;
+  static constexpr bool kPairs = true, kScales = false, kBiased = kWithBias, kReadsAhead = false;
   static constexpr int8_t kOrder[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   __m256i low, high;
 
@@ -40,7 +40,7 @@ struct Nibbles {
     __m256i codes = codes_of(packs_of(p));
     widen(_mm256_unpacklo_epi8(_mm256_shuffle_epi8(low, codes), _mm256_shuffle_epi8(high, codes)), v);
   }
-  inline void pair(const uint8_t* p, int, V* v) const {
+  inline void pair(const uint8_t* p, V* v) const {
     __m256i codes = codes_of(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)p)));
     __m256i a = _mm256_shuffle_epi8(low, codes), b = _mm256_shuffle_epi8(high, codes);
     widen(_mm256_unpacklo_epi8(a, b), v);
@@ -61,7 +61,7 @@ struct InOrder {
 
 // Any number of bits: each 32-bit lane takes the bytes that its code begins in, and shifts.
 struct AnyBits : InOrder {
-  static constexpr bool kScales = false, kBiased = true, kReadsAhead = true;
+  static constexpr bool kPairs = false, kScales = false, kBiased = true, kReadsAhead = true;
   __m256i bytes, shift, mask;
 
   explicit AnyBits(const WeightFormat& f) : mask(_mm256_set1_epi32((1 << f.bits) - 1)) {
@@ -88,10 +88,6 @@ struct Integers : AnyBits {
     v[0] = _mm256_cvtepi32_ps(codes_of(p));
     v[1] = _mm256_cvtepi32_ps(codes_of(q));
   }
-  inline void pair(const uint8_t* p, int bits, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 2);
-  }
 };
 
 struct Lookup : AnyBits {
@@ -101,24 +97,19 @@ struct Lookup : AnyBits {
     v[0] = _mm256_i32gather_ps(values, codes_of(p), 4);
     v[1] = _mm256_i32gather_ps(values, codes_of(q), 4);
   }
-  inline void pair(const uint8_t* p, int bits, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 2);
-  }
 };
 
-// Eight codes of up to 3 bits stand in 32: each lane shifts its own down, and the look-up sees three bits (two in a table of four, which
-// is cheaper). What is looked up are the weights: a table of them is made for each step.
+// Sixteen codes of up to 2 bits stand in 32: each lane shifts its own down, and the look-up sees two bits. What is looked up are the
+// weights: a table of them is made for each step.
 struct Levels : InOrder {
-  static constexpr bool kScales = true, kBiased = true, kReadsAhead = true;
+  static constexpr bool kPairs = false, kScales = true, kBiased = true, kReadsAhead = true;
   __m256i shift;
   V levels;
-  int bits;
 
-  explicit Levels(const WeightFormat& f) : bits(f.bits) {
+  explicit Levels(const WeightFormat& f) {
     alignas(32) int32_t by[8];
     alignas(32) float level[8];
-    for (int i = 0; i < 8; i++) by[i] = i * f.bits, level[i] = f.values[i % (1 << f.bits)];
+    for (int i = 0; i < 8; i++) by[i] = i * f.bits, level[i] = f.values[i % (1 << f.bits) % 4];
     shift = _mm256_load_si256((const __m256i*)by);
     levels = _mm256_load_ps(level);
   }
@@ -128,37 +119,22 @@ struct Levels : InOrder {
     return _mm256_castsi256_ps(_mm256_srlv_epi32(_mm256_set1_epi32(packed), shift));
   }
   inline void step(const uint8_t* p, const uint8_t* q, V* v) const { v[0] = codes_of(p), v[1] = codes_of(q); }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 2);
-  }
   inline void scale(V* v, V scale, V bias) const {
     const V weights = _mm256_fmadd_ps(levels, scale, bias);
-    for (int j = 0; j < 2; j++) {
-      const __m256i codes = _mm256_castps_si256(v[j]);
-      v[j] = bits == 3 ? _mm256_permutevar8x32_ps(weights, codes) : _mm256_permutevar_ps(weights, codes);
-    }
+    for (int j = 0; j < 2; j++) v[j] = _mm256_permutevar_ps(weights, _mm256_castps_si256(v[j]));
   }
 };
 
 struct Bytes : InOrder {
-  static constexpr bool kScales = false, kBiased = true, kReadsAhead = false;
+  static constexpr bool kPairs = false, kScales = false, kBiased = true, kReadsAhead = false;
   explicit Bytes(const WeightFormat&) {}
   inline void step(const uint8_t* p, const uint8_t*, V* v) const {
     for (int j = 0; j < 2; j++) v[j] = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8 * j))));
   }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    step(p, p, v);
-    step(p + 16, p, v + 2);
-  }
 };
 
 struct E4M3 : InOrder {
-  static constexpr bool kScales = false, kBiased = false, kReadsAhead = false;
+  static constexpr bool kPairs = false, kScales = false, kBiased = false, kReadsAhead = false;
   explicit E4M3(const WeightFormat&) {}
   inline void step(const uint8_t* p, const uint8_t*, V* v) const { values_of_e4m3(p, v); }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    values_of_e4m3(p, v);
-    values_of_e4m3(p + 16, v + 2);
-  }
 };

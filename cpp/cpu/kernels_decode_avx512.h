@@ -11,7 +11,7 @@ static inline void values_of_e4m3(const uint8_t* p, V* v) {
 // A register holds all 16 values.
 template <bool kWithBias>
 struct Nibbles {
-  static constexpr bool kScales = false, kBiased = kWithBias, kReadsAhead = false;
+  static constexpr bool kPairs = false, kScales = false, kBiased = kWithBias, kReadsAhead = false;
   static constexpr int8_t kOrder[16] = {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15};
   V table;
 
@@ -22,10 +22,6 @@ struct Nibbles {
     __m512i codes = _mm512_srlv_epi32(_mm512_broadcast_i32x2(_mm_loadl_epi64((const __m128i*)p)),
                                       _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28));
     v[0] = _mm512_permutexvar_ps(codes, table);
-  }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    step(p, p, v);
-    step(p + 8, p, v + 1);
   }
   static inline void natural(V* v) {
     v[0] = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15), v[0]);
@@ -39,7 +35,7 @@ struct InOrder {
 
 // Any number of bits: each 32-bit lane takes the bytes that its code begins in, and shifts.
 struct AnyBits : InOrder {
-  static constexpr bool kScales = false, kBiased = true, kReadsAhead = true;
+  static constexpr bool kPairs = false, kScales = false, kBiased = true, kReadsAhead = true;
   __m512i bytes, shift, mask;
 
   explicit AnyBits(const WeightFormat& f) : mask(_mm512_set1_epi32((1 << f.bits) - 1)) {
@@ -69,55 +65,30 @@ struct AnyBits : InOrder {
 struct Integers : AnyBits {
   using AnyBits::AnyBits;
   inline void step(const uint8_t* p, const uint8_t* q, V* v) const { v[0] = _mm512_cvtepi32_ps(codes_of(p, q)); }
-  inline void pair(const uint8_t* p, int bits, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 1);
-  }
 };
 
 struct Lookup : AnyBits {
   const float* values;
   explicit Lookup(const WeightFormat& f) : AnyBits(f), values(f.values) {}
   inline void step(const uint8_t* p, const uint8_t* q, V* v) const { v[0] = _mm512_i32gather_ps(codes_of(p, q), values, 4); }
-  inline void pair(const uint8_t* p, int bits, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 1);
-  }
 };
 
-// A register holds the values of up to 4 bits; where codes have fewer, the bits of the next one do not matter.
 struct Levels : AnyBits {
   V table;
-  explicit Levels(const WeightFormat& f) : AnyBits(f) {
-    alignas(64) float level[16];
-    for (int i = 0; i < 16; i++) level[i] = f.values[i % (1 << f.bits)];
-    table = _mm512_load_ps(level);
-  }
+  explicit Levels(const WeightFormat& f) : AnyBits(f), table(_mm512_loadu_ps(f.values)) {}
   inline void step(const uint8_t* p, const uint8_t* q, V* v) const { v[0] = _mm512_permutexvar_ps(codes_of(p, q), table); }
-  inline void pair(const uint8_t* p, int bits, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 1);
-  }
 };
 
 struct Bytes : InOrder {
-  static constexpr bool kScales = false, kBiased = true, kReadsAhead = false;
+  static constexpr bool kPairs = false, kScales = false, kBiased = true, kReadsAhead = false;
   explicit Bytes(const WeightFormat&) {}
   inline void step(const uint8_t* p, const uint8_t*, V* v) const {
     v[0] = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)));
   }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    step(p, p, v);
-    step(p + 16, p, v + 1);
-  }
 };
 
 struct E4M3 : InOrder {
-  static constexpr bool kScales = false, kBiased = false, kReadsAhead = false;
+  static constexpr bool kPairs = false, kScales = false, kBiased = false, kReadsAhead = false;
   explicit E4M3(const WeightFormat&) {}
   inline void step(const uint8_t* p, const uint8_t*, V* v) const { values_of_e4m3(p, v); }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    values_of_e4m3(p, v);
-    values_of_e4m3(p + 16, v + 1);
-  }
 };

@@ -2,7 +2,7 @@
 
 template <bool kWithBias>
 struct FromTable {
-  static constexpr bool kScales = false, kBiased = kWithBias, kReadsAhead = true;
+  static constexpr bool kPairs = false, kScales = false, kBiased = kWithBias, kReadsAhead = true;
   static constexpr int8_t kOrder[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const float* values;
   int bits;
@@ -18,10 +18,6 @@ struct FromTable {
       const uint64_t rest = packs[j / 2] >> j % 2 * 4 * bits;
       v[j] = V{values[rest & mask], values[rest >> bits & mask], values[rest >> 2 * bits & mask], values[rest >> 3 * bits & mask]};
     }
-  }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 4);
   }
   static inline void natural(V*) {}
 };

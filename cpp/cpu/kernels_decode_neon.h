@@ -15,7 +15,7 @@ static inline void values_of_e4m3(const uint8_t* p, V* v) {
 // Two byte look-ups give 16 bf16 values, even codes first.
 template <bool kWithBias>
 struct Nibbles {
-  static constexpr bool kScales = false, kBiased = kWithBias, kReadsAhead = false;
+  static constexpr bool kPairs = false, kScales = false, kBiased = kWithBias, kReadsAhead = false;
   static constexpr int8_t kOrder[16] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
   uint8x16_t low, high;
 
@@ -31,10 +31,6 @@ struct Nibbles {
     v[2] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(odd), 16));
     v[3] = vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(odd), 16));
   }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    step(p, p, v);
-    step(p + 8, p, v + 4);
-  }
   static inline void natural(V* v) {
     float32x4x2_t a = vzipq_f32(v[0], v[2]), b = vzipq_f32(v[1], v[3]);
     v[0] = a.val[0], v[1] = a.val[1], v[2] = b.val[0], v[3] = b.val[1];
@@ -48,7 +44,7 @@ struct InOrder {
 
 // Any number of bits: each 32-bit lane takes the bytes that its code begins in, and shifts.
 struct AnyBits : InOrder {
-  static constexpr bool kScales = false, kBiased = true, kReadsAhead = true;
+  static constexpr bool kPairs = false, kScales = false, kBiased = true, kReadsAhead = true;
   uint8x16_t bytes[2];
   int32x4_t shift[2];
   uint32x4_t mask;
@@ -77,10 +73,6 @@ struct Integers : AnyBits {
     uint8x16_t a = packs_of(p), b = packs_of(q);
     for (int h = 0; h < 2; h++) v[h] = vcvtq_f32_u32(codes_of(a, h)), v[2 + h] = vcvtq_f32_u32(codes_of(b, h));
   }
-  inline void pair(const uint8_t* p, int bits, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 4);
-  }
 };
 
 struct Lookup : AnyBits {
@@ -96,35 +88,24 @@ struct Lookup : AnyBits {
     uint8x16_t a = packs_of(p), b = packs_of(q);
     for (int h = 0; h < 2; h++) v[h] = look_up(codes_of(a, h)), v[2 + h] = look_up(codes_of(b, h));
   }
-  inline void pair(const uint8_t* p, int bits, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 4);
-  }
 };
 
-// Eight values are 32 bytes, which one look-up takes.
+// Four values are 16 bytes, which one look-up takes.
 struct Levels : AnyBits {
-  uint8x16x2_t table;
-  explicit Levels(const WeightFormat& f) : AnyBits(f) {
-    table.val[0] = vreinterpretq_u8_f32(vld1q_f32(f.values));
-    table.val[1] = vreinterpretq_u8_f32(vld1q_f32(f.values + 4));
-  }
+  uint8x16_t table;
+  explicit Levels(const WeightFormat& f) : AnyBits(f), table(vreinterpretq_u8_f32(vld1q_f32(f.values))) {}
   inline V look_up(uint32x4_t codes) const {
     uint32x4_t bytes = vmlaq_n_u32(vdupq_n_u32(0x03020100), codes, 0x04040404);
-    return vreinterpretq_f32_u8(vqtbl2q_u8(table, vreinterpretq_u8_u32(bytes)));
+    return vreinterpretq_f32_u8(vqtbl1q_u8(table, vreinterpretq_u8_u32(bytes)));
   }
   inline void step(const uint8_t* p, const uint8_t* q, V* v) const {
     uint8x16_t a = packs_of(p), b = packs_of(q);
     for (int h = 0; h < 2; h++) v[h] = look_up(codes_of(a, h)), v[2 + h] = look_up(codes_of(b, h));
   }
-  inline void pair(const uint8_t* p, int bits, V* v) const {
-    step(p, p + bits, v);
-    step(p + 2 * bits, p + 3 * bits, v + 4);
-  }
 };
 
 struct Bytes : InOrder {
-  static constexpr bool kScales = false, kBiased = true, kReadsAhead = false;
+  static constexpr bool kPairs = false, kScales = false, kBiased = true, kReadsAhead = false;
   explicit Bytes(const WeightFormat&) {}
   inline void step(const uint8_t* p, const uint8_t*, V* v) const {
     for (int j = 0; j < 2; j++) {
@@ -133,18 +114,10 @@ struct Bytes : InOrder {
       v[2 * j + 1] = vcvtq_f32_u32(vmovl_u16(vget_high_u16(wide)));
     }
   }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    step(p, p, v);
-    step(p + 16, p, v + 4);
-  }
 };
 
 struct E4M3 : InOrder {
-  static constexpr bool kScales = false, kBiased = false, kReadsAhead = false;
+  static constexpr bool kPairs = false, kScales = false, kBiased = false, kReadsAhead = false;
   explicit E4M3(const WeightFormat&) {}
   inline void step(const uint8_t* p, const uint8_t*, V* v) const { values_of_e4m3(p, v); }
-  inline void pair(const uint8_t* p, int, V* v) const {
-    values_of_e4m3(p, v);
-    values_of_e4m3(p + 16, v + 4);
-  }
 };

@@ -10,7 +10,7 @@ enum class ScaleType : int32_t { floating, e4m3, e8m0 };
 
 // Which decoder reads a format.
 //   nibbles   4 bits, every value a bf16 number: looked up as two bytes of it
-//   levels    up to 3 bits: looked up in a register
+//   levels    up to 2 bits: looked up in a register of four
 //   integers  the code is the value
 //   bytes     the same, 8 bits
 //   e4m3
@@ -47,9 +47,9 @@ struct QuantRows {
   int shift;
 };
 
-// Rows of x that dot() reads for so many rows: it has no kernels for 5 and 7.
+// Rows of x that dot() reads for so many rows: it has kernels for 1, 2, 4 and 8.
 constexpr int64_t padded_rows(int64_t rows) {
-  return rows > 4 ? (rows + 1) / 2 * 2 : rows;
+  return rows <= 2 ? rows : rows <= 4 ? 4 : 8;
 }
 
 struct QuantKernels {

@@ -1,13 +1,13 @@
 // Part of kernels_body.h: block-quantised weights. Included there, inside the anonymous namespace of kernels_<isa>.cpp, after that
 // file's decoders (kernels_decode_<isa>.h). A decoder D has
-//   kReadsAhead       whether step() may read 8 bytes from each pack on, else only the codes themselves
+//   kPairs            whether there is pair(p, v), the values of two steps that follow each other
+//   kReadsAhead       whether step() reads 8 bytes from each pack on, else only the codes themselves
 //   kBiased           whether weights are fma(value, scale, bias), else value * scale
 //   kOrder[i]         the code, of kStepCodes, whose value is element i of what step() writes
 //   D(format)
 //   step(p, q, v)     values of kStepCodes codes, unscaled: packs of 8 codes at p and q
-//   pair(p, bits, v)  values of two steps that follow each other
 //   natural(v)        what step() wrote, scaled, in the order of the codes
-// and if kScales, step() and pair() leave the look-up to scale(v, scale, bias), which makes weights of one step.
+// and if kScales, step() leaves the look-up to scale(v, scale, bias), which makes weights of one step.
 
 constexpr int kStepVectors = kStepCodes / kLanes;
 constexpr int kPairVectors = 2 * kStepVectors;
@@ -49,34 +49,39 @@ static void quant_scales(ScaleType type, const uint8_t* src, int64_t count, floa
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-// How many of `steps` steps may be read ahead of; the others belong to last_step().
+// How many of `steps` steps may be read ahead of.
 template <typename D>
 static inline int64_t steps_to_read_ahead(int64_t steps, int bits) {
   const int64_t left = D::kReadsAhead ? (8 - bits + 2 * bits - 1) / (2 * bits) : 0;
   return steps > left ? steps - left : 0;
 }
 
-// A step at the end of a row that begins at `start`: nothing behind its codes is read.
-template <typename D>
-static ALWAYS_INLINE void last_step(const D& d, const uint8_t* start, const uint8_t* p, int bits, V* v) {
-  if (!D::kReadsAhead) return d.step(p, p + bits, v);
-  uint64_t packs[2] = {0, 0};
+// The two packs of a step near the end of a row that begins at `start`, behind which nothing may be read.
+static __attribute__((noinline)) void copy_packs(const uint8_t* start, const uint8_t* p, int bits, uint64_t* packs) {
   for (int half = 0; half < 2; half++, p += bits) {
     if (p + bits - start >= 8) {
       __builtin_memcpy(&packs[half], p + bits - 8, 8);
       packs[half] >>= 64 - 8 * bits;
     } else {
+      packs[half] = 0;
       for (int i = 0; i < bits; i++) packs[half] |= (uint64_t)p[i] << 8 * i;
     }
   }
-  d.step((const uint8_t*)&packs[0], (const uint8_t*)&packs[1], v);
 }
 
-// kCount steps at p. They are read ahead of if there are two of them; a single one is an odd last one.
+// kCount steps of a stored row, at `offset` from its start; `last` if they may not be read ahead of.
 template <int kCount, typename D>
-static ALWAYS_INLINE void decode_steps(const D& d, const uint8_t* start, const uint8_t* p, int bits, V* v) {
-  if constexpr (kCount == 2) d.pair(p, bits, v);
-  else last_step(d, start, p, bits, v);
+static ALWAYS_INLINE void decode_steps(const D& d, const uint8_t* start, int64_t offset, bool last, int bits, V* v) {
+  const uint8_t* p = start + offset;
+  if constexpr (kCount == 2) {
+    d.pair(p, v);
+  } else if constexpr (D::kReadsAhead) {
+    uint64_t packs[2];
+    if (__builtin_expect(last, 0)) copy_packs(start, p, bits, packs);
+    d.step(last ? (const uint8_t*)&packs[0] : p, last ? (const uint8_t*)&packs[1] : p + bits, v);
+  } else {
+    d.step(p, p + bits, v);
+  }
 }
 
 // Scales (and biases) of one stored row, by group.
@@ -131,7 +136,8 @@ static ALWAYS_INLINE void turn(const float* values, int64_t stride, float* out) 
 }
 
 template <int kCount, typename D>
-static ALWAYS_INLINE void turn_steps(const D& d, const QuantRows& q, int64_t n, int count, int64_t i, int bits, float* out) {
+static ALWAYS_INLINE void turn_steps(const D& d, const QuantRows& q, int64_t n, int count, int64_t i, bool last, int bits,
+                                     float* out) {
   constexpr int64_t kWidth = kCount * kStepCodes;
   alignas(64) float values[kLanes * kWidth];
   const uint8_t* start = q.codes + n * q.stride;
@@ -139,7 +145,7 @@ static ALWAYS_INLINE void turn_steps(const D& d, const QuantRows& q, int64_t n, 
   const Groups groups(q, i);
   for (int j = 0; j < count; j++) {
     V v[kCount * kStepVectors];
-    decode_steps<kCount>(d, start, start + i * 2 * bits, bits, v);
+    decode_steps<kCount>(d, start, i * 2 * bits, last, bits, v);
     scale_steps<kCount>(d, scales, groups, v);
     for (int s = 0; s < kCount * kStepVectors; s++) store(values + j * kWidth + s * kLanes, v[s]);
     start += q.stride;
@@ -161,16 +167,17 @@ static void strips_of_rows(const QuantRows& given, int64_t rows, int64_t depth, 
     float* out = dst + n / kTileColumns * kTileColumns * kDepth + n % kTileColumns;
     const int count = n + kLanes <= rows ? kLanes : n < rows ? (int)(rows - n) : 0;
     int64_t i = 0;
-    for (; i + 2 <= ahead; i += 2) turn_steps<2>(d, q, n, count, i, bits, out);
-    for (; i < steps; i++) turn_steps<1>(d, q, n, count, i, bits, out);
+    if constexpr (D::kPairs)
+      for (; i + 2 <= steps; i += 2) turn_steps<2>(d, q, n, count, i, false, bits, out);
+    for (; i < steps; i++) turn_steps<1>(d, q, n, count, i, i >= ahead, bits, out);
   }
 }
 
 template <int kCount, typename D>
-static ALWAYS_INLINE void put_steps(const D& d, const QuantRows& q, const ScaleRow& scales, const uint8_t* start, int64_t i, int bits,
-                                    float* dst, int64_t k) {
+static ALWAYS_INLINE void put_steps(const D& d, const QuantRows& q, const ScaleRow& scales, const uint8_t* start, int64_t i, bool last,
+                                    int bits, float* dst, int64_t k) {
   V v[kCount * kStepVectors];
-  decode_steps<kCount>(d, start, start + i * 2 * bits, bits, v);
+  decode_steps<kCount>(d, start, i * 2 * bits, last, bits, v);
   scale_steps<kCount>(d, scales, Groups(q, i), v);
   for (int s = 0; s < kCount; s++) d.natural(v + s * kStepVectors);
   for (int s = 0; s < kCount * kStepVectors; s++) {
@@ -189,8 +196,9 @@ static void strips_of_columns(const QuantRows& given, int64_t depth, int64_t col
     const ScaleRow scales(q, k);
     const uint8_t* start = q.codes + k * q.stride;
     int64_t i = 0;
-    for (; i + 2 <= ahead; i += 2) put_steps<2>(d, q, scales, start, i, bits, dst, k);
-    for (; i < steps; i++) put_steps<1>(d, q, scales, start, i, bits, dst, k);
+    if constexpr (D::kPairs)
+      for (; i + 2 <= steps; i += 2) put_steps<2>(d, q, scales, start, i, false, bits, dst, k);
+    for (; i < steps; i++) put_steps<1>(d, q, scales, start, i, i >= ahead, bits, dst, k);
   }
   const int64_t padded = (columns + kTileColumns - 1) / kTileColumns * kTileColumns;
   for (int64_t c = columns; c < padded; c += kLanes)
@@ -213,7 +221,7 @@ template <typename D, int kRows, int kColumns, bool kSumsFirst>
 static ALWAYS_INLINE void quant_dot_block(const D& d, const QuantRows& q, int bits, int64_t steps, int64_t ahead, int64_t rows, const float* x,
                                           int64_t n, int64_t columns, float* y, int64_t y_stride, bool accumulate) {
   // Two accumulators per output where registers allow: one FMA chain has a latency of 4 cycles.
-  constexpr int kChains = kRows == 1 && (kSumsFirst || kStepVectors > 1) ? 2 : 1;
+  constexpr int kChains = kRows == 1 && (kSumsFirst ? D::kPairs : kStepVectors > 1) ? 2 : 1;
   V acc[kRows][kColumns][kChains];
   for (int r = 0; r < kRows; r++)
     for (int c = 0; c < kColumns; c++)
@@ -243,23 +251,20 @@ static ALWAYS_INLINE void quant_dot_block(const D& d, const QuantRows& q, int bi
           }
     }
   };
-  int64_t i = 0, offset = 0;
-  for (; i + 2 <= ahead; i += 2, offset += 4 * bits, x += 2 * kRows * kStepCodes) {
+  auto take = [&](auto count, int64_t i, bool last) __attribute__((always_inline)) {
+    constexpr int kCount = decltype(count)::kValue;
     const Groups groups(q, i);
     for (int c = 0; c < kColumns; c++) {
-      V v[kPairVectors];
-      decode_steps<2>(d, codes[c], codes[c] + offset, bits, v);
-      multiply(Count<2>{}, c, groups, v);
+      V v[kCount * kStepVectors];
+      decode_steps<kCount>(d, codes[c], i * 2 * bits, last, bits, v);
+      multiply(count, c, groups, v);
     }
-  }
-  for (; i < steps; i++, offset += 2 * bits, x += kRows * kStepCodes) {
-    const Groups groups(q, i);
-    for (int c = 0; c < kColumns; c++) {
-      V v[kStepVectors];
-      decode_steps<1>(d, codes[c], codes[c] + offset, bits, v);
-      multiply(Count<1>{}, c, groups, v);
-    }
-  }
+    x += kCount * kRows * kStepCodes;
+  };
+  int64_t i = 0;
+  if constexpr (D::kPairs)
+    for (; i + 2 <= steps; i += 2) take(Count<2>{}, i, false);
+  for (; i < steps; i++) take(Count<1>{}, i, i >= ahead);
   for (int r = 0; r < kRows && r < rows; r++)
     for (int c = 0; c < kColumns && n + c < columns; c++) {
       const float total = sum(kChains == 2 ? add(acc[r][c][0], acc[r][c][kChains - 1]) : acc[r][c][0]);
@@ -288,10 +293,8 @@ static void quant_dot(const QuantRows& q, int64_t rows, int64_t k, const float* 
       if (tame && !D::kBiased) return quant_dot_rows<D, 1, !D::kBiased>(q, rows, k, x, columns, y, y_stride, accumulate);
       return quant_dot_rows<D, 1>(q, rows, k, x, columns, y, y_stride, accumulate);
     case 2: return quant_dot_rows<D, 2>(q, rows, k, x, columns, y, y_stride, accumulate);
-    case 3: return quant_dot_rows<D, 3>(q, rows, k, x, columns, y, y_stride, accumulate);
+    case 3:
     case 4: return quant_dot_rows<D, 4>(q, rows, k, x, columns, y, y_stride, accumulate);
-    case 5:
-    case 6: return quant_dot_rows<D, 6>(q, rows, k, x, columns, y, y_stride, accumulate);
     default: return quant_dot_rows<D, 8>(q, rows, k, x, columns, y, y_stride, accumulate);
   }
 }

@@ -135,7 +135,7 @@ WeightFormat finished(WeightFormat f) {
   if (f.codes == Codes::e4m3 && f.bits != 8) fail("e4m3 codes have 8 bits");
   for (int code = 0; code < 1 << f.bits && f.codes != Codes::table; code++)
     f.values[code] = f.codes == Codes::e2m1 ? e2m1_value(code) : f.codes == Codes::e4m3 ? e4m3_value(code) : float(code);
-  if (f.bits <= 3) f.decoding = Decoding::levels;
+  if (f.bits <= 2) f.decoding = Decoding::levels;
   else if (f.bits == 4 && split_nibbles(f)) f.decoding = Decoding::nibbles;
   else if (f.codes == Codes::integer) f.decoding = f.bits == 8 ? Decoding::bytes : Decoding::integers;
   else f.decoding = f.codes == Codes::e4m3 ? Decoding::e4m3 : Decoding::lookup;

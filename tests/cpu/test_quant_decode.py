@@ -163,8 +163,8 @@ def test_no_path_decodes_a_whole_matrix(configure):
         configure(threads=threads)
         for name in ("mxfp4", "affine3_g32", "mxfp8"):
             for transpose in (True, False):
-                s = stored(rng, by_name(name), 2048, 1024, transpose, mx.bfloat16)
+                s = stored(rng, by_name(name), 1024, 1024, transpose, mx.bfloat16)
                 for m in (1, 8, 64, 300):
                     x = random(rng, (m, 1024), mx.bfloat16)
                     used = counted(lambda x=x, s=s: qmm(x, s))["scratch_bytes_per_thread"]
-                    assert 0 < used <= 10**6 < 2048 * 1024 * 4
+                    assert 0 < used <= 10**6 < 1024 * 1024 * 4
