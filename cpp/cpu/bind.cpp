@@ -84,6 +84,7 @@ void bind_cpu(nb::module_& m) {
   m.def("cpu_info", &cpu_info, "What the CPU engine runs with. Opens the BLAS.");
   m.def("cpu_read", &cpu_read, "array"_a,
         "Read the bytes of an array once, as fast as one thread can: the yardstick of benchmarks.");
+  bind_cpu_warm(m);
   bind_cpu_quant(m);
   bind_cpu_gather(m);
 }

@@ -21,4 +21,7 @@ void bind_cpu_quant(nanobind::module_& m);
 // Adds the operations over experts; bind_cpu calls it.
 void bind_cpu_gather(nanobind::module_& m);
 
+// Adds WarmCalls and the class of products that it finds; bind_cpu calls it before those that make products.
+void bind_cpu_warm(nanobind::module_& m);
+
 }  // namespace mlx_tensorops

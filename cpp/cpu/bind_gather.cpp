@@ -1,5 +1,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
@@ -8,6 +9,7 @@
 #include "bind.h"
 #include "gather_ops.h"
 #include "matmul.h"
+#include "product.h"
 #include "qmm.h"
 #include "tile_plan.h"
 
@@ -50,6 +52,19 @@ std::vector<mx::array> plan_of(const char* op, const PlanArrays& plan) {
   return plan.value_or(std::vector<mx::array>{});
 }
 
+cpu::GateFunction gate_of(const char* op, const std::optional<std::string>& activation, float alpha, float limit) {
+  cpu::GateFunction function{cpu::Gate::none, alpha, limit};
+  std::string names;
+  for (auto& [name, value] : kGates) {
+    if (activation && *activation == name) function.gate = value;
+    names += ", " + std::string(name);
+  }
+  if (activation && function.gate == cpu::Gate::none)
+    cpu::fail(op, "activation = '", *activation, "' is not known; it may be None", names);
+  if (alpha == 0.0f || !(limit >= 0.0f)) cpu::fail(op, "alpha = ", alpha, " and limit = ", limit, ", but alpha must not be 0 and limit not negative");
+  return function;
+}
+
 mx::array gather_mm(const mx::array& x, const mx::array& w, const Optional& scales, const Optional& biases,
                     const std::optional<cpu::NativeFormat>& fmt, bool transpose, const DtypeOrName& out_dtype, const Optional& lhs,
                     const mx::array& rhs, const GlobalScale& global_scale, const Optional& bias,
@@ -67,18 +82,10 @@ std::vector<mx::array> gather_gateup(const mx::array& x, const Stored& gate, con
                                      const std::optional<std::string>& activation, float alpha, float limit, const PlanArrays& plan,
                                      mx::StreamOrDevice stream) {
   constexpr const char* op = "cpu_gather_gateup";
-  cpu::GateFunction function{cpu::Gate::none, alpha, limit};
-  std::string names;
-  for (auto& [name, value] : kGates) {
-    if (activation && *activation == name) function.gate = value;
-    names += ", " + std::string(name);
-  }
-  if (activation && function.gate == cpu::Gate::none)
-    cpu::fail(op, "activation = '", *activation, "' is not known; it may be None", names);
-  if (alpha == 0.0f || !(limit >= 0.0f)) cpu::fail(op, "alpha = ", alpha, " and limit = ", limit, ", but alpha must not be 0 and limit not negative");
   const cpu::ExpertCall call{x,   {experts_of(gate, global_scales.first), experts_of(up, global_scales.second)},
                              lhs, rhs, plan_of(op, plan), {}};
-  return cpu::gather_products(op, call, {format_of(op, fmt), transpose, dtype_of(op, out_dtype), cpu::Activation::none, function}, stream);
+  return cpu::gather_products(op, call, {format_of(op, fmt), transpose, dtype_of(op, out_dtype), cpu::Activation::none, gate_of(op, activation, alpha, limit)},
+                              stream);
 }
 
 mx::array gather_combine(const mx::array& x, const mx::array& w, const Optional& scales, const Optional& biases,
@@ -87,6 +94,31 @@ mx::array gather_combine(const mx::array& x, const mx::array& w, const Optional&
   constexpr const char* op = "cpu_gather_combine";
   const cpu::ExpertCall call{x, {experts_of({w, scales, biases, bias}, global_scale)}, {}, rhs, {}, scores};
   return cpu::gather_combine(op, call, {format_of(op, fmt), transpose, dtype_of(op, out_dtype), cpu::Activation::none, {}}, stream);
+}
+
+using Format = std::optional<cpu::NativeFormat>;
+using Name = std::optional<std::string>;
+
+std::shared_ptr<cpu::Prepared> gather_product(const Format& fmt, bool transpose, const DtypeOrName& out_dtype, float divisor, const Name& activation) {
+  constexpr const char* op = "cpu_gather_mm";
+  const cpu::ExpertOptions options{format_of(op, fmt), transpose, dtype_of(op, out_dtype), cpu::activation_of(activation.value_or("")), {}};
+  return std::make_shared<cpu::ExpertProduct>(op, 1, options, divisor);
+}
+
+std::shared_ptr<cpu::Prepared> gateup_product(const Format& fmt, bool transpose, const DtypeOrName& out_dtype, float divisor, const Name& activation,
+                                             float alpha, float limit) {
+  constexpr const char* op = "cpu_gather_gateup";
+  const cpu::ExpertOptions options{format_of(op, fmt), transpose, dtype_of(op, out_dtype), cpu::Activation::none,
+                                   gate_of(op, activation, alpha, limit)};
+  return std::make_shared<cpu::ExpertProduct>(op, 2, options, divisor);
+}
+
+std::shared_ptr<cpu::Prepared> layer_product(const Format& fmt, const Format& down, bool transpose, const DtypeOrName& hidden,
+                                            const DtypeOrName& out_dtype, const std::string& activation, float alpha, float limit) {
+  constexpr const char* op = "switch_glu";
+  const cpu::ExpertOptions first{format_of(op, fmt), transpose, dtype_of(op, hidden), cpu::Activation::none, gate_of(op, activation, alpha, limit)};
+  return std::make_shared<cpu::LayerProduct>(first, cpu::ExpertOptions{format_of(op, down), transpose, dtype_of(op, out_dtype),
+                                                                       cpu::Activation::none, {}});
 }
 
 }  // namespace
@@ -106,6 +138,12 @@ void bind_cpu_gather(nb::module_& m) {
   m.def("cpu_gather_combine", &gather_combine, "x"_a, "w"_a, "scales"_a.none(), "biases"_a.none(), "fmt"_a.none(), "transpose"_a,
         "out_dtype"_a, "rhs"_a, "scores"_a, "global_scale"_a = nb::none(), "bias"_a = nb::none(), "stream"_a = nb::none(),
         "Sum over k of scores[..., k] * (x[..., k, :] @ w[rhs[..., k]]), in that order; an id out of range contributes nothing.");
+  m.def("cpu_gather_product", &gather_product, "fmt"_a.none(), "transpose"_a, "out_dtype"_a, "divisor"_a, "activation"_a.none(),
+        "cpu_gather_mm of x, w, scales, biases, lhs, rhs, and the global scale as amax or prescaled, bias, each of these or None.");
+  m.def("cpu_gateup_product", &gateup_product, "fmt"_a.none(), "transpose"_a, "out_dtype"_a, "divisor"_a, "activation"_a.none(), "alpha"_a, "limit"_a,
+        "cpu_gather_gateup of x, both weights, lhs, rhs, and pairs of global scales as amax, as prescaled, of biases, each of these or None.");
+  m.def("cpu_layer_product", &layer_product, "fmt"_a.none(), "down"_a.none(), "transpose"_a, "hidden"_a, "out_dtype"_a, "activation"_a, "alpha"_a,
+        "limit"_a, "A layer of experts: gate and up, joined, then down, of x, three weights, indices, and scores or None.");
 }
 
 }  // namespace mlx_tensorops
