@@ -1,4 +1,4 @@
-"""The pool of kernels for rows of experts: a covering array over kernel, weights, types, row source, edges and epilogue, per family."""
+"""The pool of kernels for rows of experts: a covering array over family, kernel, weights, types, row source, edges and epilogue."""
 
 from __future__ import annotations
 
@@ -135,31 +135,33 @@ class Choice:
         return experts.problem(self.spec, np.sort(ids) if self.rows == "runs" else ids, *(sizes or self.sizes()), seed, experts=count, x_view=views[seed % len(views)])
 
 
-def axes(family: str) -> dict:
-    """The axes of a family's pool."""
-    return {"kernel": tuple(kernels(family)), "code": CODES, "group": GROUPS, "x": _weighted.FLOATS, "out": _weighted.FLOATS, "transpose": (True, False),
-            "rows": ("plan", "runs"), "indirect": (False, True), "strides": ("n", "t"), "edge": ("ragged_m", "ragged"), "bias": ("", "own", "float32"),
-            "finish": FINISH[family]}
+def axes() -> dict:
+    """The axes of the pool."""
+    names = dict.fromkeys(name for family in TABLES for name in kernels(family))
+    return {"family": tuple(TABLES), "kernel": tuple(names), "code": CODES, "group": GROUPS, "x": _weighted.FLOATS, "out": _weighted.FLOATS,
+            "transpose": (True, False), "rows": ("plan", "runs"), "indirect": (False, True), "strides": ("n", "t"), "edge": ("ragged_m", "ragged"),
+            "bias": ("", "own", "float32"), "finish": tuple(dict.fromkeys(name for names in FINISH.values() for name in names))}
 
 
-def choice_of(family: str, row: dict) -> Choice | None:
+def choice_of(row: dict) -> Choice | None:
     """The Choice of a row, or None where no such kernel exists."""
+    if row["kernel"] not in kernels(row["family"]) or row["finish"] not in FINISH[row["family"]]:
+        return None
     if row["code"] and (*row["code"][:2], row["group"]) not in FORMATS or not row["code"] and row["group"] != GROUPS[0]:
         return None
-    choice = Choice(family, *row.values())
+    choice = Choice(**row)
     return choice if choice.variants() else None
 
 
 # Builds are dear: tests/weighted pairs codings with types and kernels, and its kernels stage weights by the same parts. Here every kernel meets every
-# row source, edge, stride and layout, and every coding and type occurs with every row source.
+# family, row source, edge, stride and layout, and every coding and type occurs with every family and row source.
 APART = (("kernel", "code"), ("kernel", "group"), ("kernel", "finish"), ("kernel", "bias"), ("code", "finish"), ("code", "bias"), ("code", "out"),
          ("code", "edge"), ("code", "strides"), ("code", "indirect"), ("group", "finish"), ("kernel", "out"), ("code", "x"), ("kernel", "x"))
 AT_LEAST = 2
 
 
 @lru_cache(maxsize=None)
-def pool(family: str, strength: int = 2, seed: int = 1, apart: tuple = APART) -> tuple[Choice, ...]:
+def pool(strength: int = 2, seed: int = 1, apart: tuple = APART) -> tuple[Choice, ...]:
     """The covering array as choices; every value of every axis at least AT_LEAST times."""
-    rows = covering_array(axes(family), strength=strength, seed=seed, at_least=AT_LEAST, apart=apart, limit=1500,
-                          legal=lambda row: choice_of(family, row) is not None)
-    return tuple(choice_of(family, row) for row in rows)
+    rows = covering_array(axes(), strength=strength, seed=seed, at_least=AT_LEAST, apart=apart, limit=2500, legal=lambda row: choice_of(row) is not None)
+    return tuple(choice_of(row) for row in rows)

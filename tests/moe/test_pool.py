@@ -7,19 +7,18 @@ from mlx_tensorops.primitives import weighted_dataflows
 from tests.moe import pool
 from tests.weighted import experts, flows
 
-CHOICES = [choice for family in pool.TABLES for choice in pool.pool(family)]
+CHOICES = pool.pool()
 
 
-@pytest.mark.parametrize("family", pool.TABLES)
-def test_the_pool_meets_what_it_should(family):
-    choices = [c for c in CHOICES if c.family == family]
-    for axis, values in pool.axes(family).items():
-        counts = {value: sum(getattr(c, axis) == value for c in choices) for value in values}
+def test_the_pool_meets_what_it_should():
+    for axis, values in pool.axes().items():
+        counts = {value: sum(getattr(c, axis) == value for c in CHOICES) for value in values}
         assert min(counts.values()) >= pool.AT_LEAST, (axis, counts)
-    kernels = {(kernel, rows) for kernel in pool.kernels(family) for rows in ("plan", "runs")}
-    assert {(c.kernel, c.rows) for c in choices} == kernels
-    assert {(c.kernel, c.edge) for c in choices if not c.kernel.startswith("vector")} >= {(kernel, edge) for kernel, _ in kernels
-                                                                                         for edge in ("ragged_m", "ragged") if "vector" not in kernel}
+    kernels = {(family, kernel) for family in pool.TABLES for kernel in pool.kernels(family)}
+    assert {(c.family, c.kernel) for c in CHOICES} == kernels
+    for axis in ("rows", "edge", "indirect", "strides", "transpose"):
+        met = {(c.kernel, getattr(c, axis)) for c in CHOICES}
+        assert met == {(kernel, value) for _, kernel in kernels for value in pool.axes()[axis] if not ("vector" in kernel and value == "ragged_m")}, axis
 
 
 def staged_as(variant) -> str:
