@@ -78,28 +78,49 @@ def rows_of(spec, engine: str, dataflow: str, tile, *, size: str = "", options: 
     if reasons:
         fail(spec.op, f"dataflow {dataflow}: {'; '.join(reasons)}", cls=RuleError)
     flow = weighted_dataflows.dataflows()[engine, dataflow]
-    return tuple(_variant(spec, flow, tile, row, size, options) for row in _rows(spec, flow) if row[1] in alignments)
+    served = [right for right in _orders(spec) if not _refusals(spec, flow, right, tile, options)]
+    return tuple(_variant(spec, flow, tile, row, size, options) for row in _rows(spec, flow) if row[0][1] in served and row[1] in alignments)
+
+
+def _own_order(spec) -> str:
+    return "t" if spec.weights.transpose else "n"
+
+
+def _orders(spec) -> tuple[str, ...]:
+    """Letters of the orders in which the weights may lie in memory. Strides are known at run time only, and dense weights often come as
+    a view with swapped axes: mlx-lm's layers of experts pass ``weight.swapaxes(-1, -2)``."""
+    own = _own_order(spec)
+    return (own,) if spec.weights.format else (own, "nt"[own == "n"])
 
 
 def _rows(spec, flow) -> list[tuple[str, str]]:
-    """The dataflow's rows that fit how the weights are stored. Rows of experts have no block without a predicate."""
-    right = "t" if spec.weights.transpose else "n"
-    return [row for row in flow.rows if row[0][1] == right and (row[1] != "aligned" or spec.rows == "whole")]
+    """The dataflow's rows for how the weights may lie in memory. Rows of experts have no block without a predicate; one row for any
+    strides is enough."""
+    own = _own_order(spec)
+    return [row for row in flow.rows if row[0][1] in (_orders(spec) if row[0][0] == "n" else own) and (row[1] != "aligned" or spec.rows == "whole")]
 
 
 def refusals(spec, engine: str, dataflow: str, tile, options: Mapping[str, Any]) -> list[str]:
-    """Reasons why a tile of a dataflow is not registered for a spec."""
+    """Reasons why a tile of a dataflow is not registered for a spec, whatever the order in which the weights lie in memory."""
     flow = weighted_dataflows.dataflows()[engine, dataflow]
-    found = flow.legal(spec, {**options, "tile": tile})
+    found = [_refusals(spec, flow, right, tile, options) for right in _orders(spec)]
+    return found[0] if all(found) else []
+
+
+def _refusals(spec, flow, right: str, tile, options: Mapping[str, Any]) -> list[str]:
+    stored = replace(spec, weights=replace(spec.weights, transpose=right == "t"))
+    found = flow.legal(stored, {**options, "tile": tile})
     if spec.rows == "plan" and spec.block_m and tile.m != spec.block_m:
         found = [*found, f"the plan's tiles have {spec.block_m} rows, this block {tile.m}"]
-    return [*found, *too_many_words(flow.cost(_variant(spec, flow, tile, _rows(spec, flow)[0], "", options)))]
+    first = next(row for row in _rows(spec, flow) if row[0][1] == right)
+    return [*found, *too_many_words(flow.cost(_variant(spec, flow, tile, first, "", options)))]
 
 
 def _variant(spec, flow, tile, row: tuple[str, str], size: str, options: Mapping[str, Any]) -> Variant:
     # As for dense products: no meaning for half types, and the only setting anyone has measured there.
     relaxed = flow.engine == "mpp" and ("float32" not in spec.operands or spec.precision == "tf32")
-    named = (*flow.options(options), *shared.options_of(spec).items())
+    swapped = {} if row[0][1] == _own_order(spec) else {"swapped": True}
+    named = (*flow.options(options), *shared.options_of(spec).items(), *swapped.items())
     return Variant(FAMILY_OF[spec.op], flow.engine, flow.name, tile, *row, shared.types_of(spec), relaxed, spec.batched, spec.epilogue, size,
                    tuple(sorted(named)))
 
@@ -166,10 +187,18 @@ def context(v: Variant) -> dict:
         biased=bool(p.weights and p.weights.biased), rows=p.rows, indirect=p.indirect, suffixes=p.suffixes, gate=p.gate,
         gate_text=GATES[p.gate].msl if p.gate else "", global_scale=p.global_scale, slices=flow.k_slice is not None,
         stored_suffixes=("",) if p.gate else p.suffixes, matrix_names={suffix: p.matrix(suffix) for suffix in p.suffixes},
+        weights_at={suffix: _weights_at(v, p, suffix) for suffix in p.suffixes},
         stacked=v.batched or p.rows != "whole", matrix_number="matrix" if v.batched else "expert", transpose_left=False, transpose_right=shared.transposed(v),
         descriptor=msl.descriptor(m=v.tile.op_m, n=v.tile.op_n, k=v.tile.op_k, transpose_right=shared.transposed(v), relaxed_precision=v.relaxed),
         x_k="1" if v.layout[0] == "n" else "p.x_k", types_by_name={name: element_type(t) for name, t in inputs.items()}, operands="native",
     ) | flow.context(v)
+
+
+def _weights_at(v: Variant, p, suffix: str) -> str:
+    """Arguments that say where a weight tensor lies: pointers and strides."""
+    found = [f"{name}_at, p.{name}_row" for name in p.matrix(suffix)]
+    found += [] if p.format else [f"p.w{suffix}_step" if shared.any_strides(v) else "1"]
+    return ", ".join(found)
 
 
 def cost(v: Variant):

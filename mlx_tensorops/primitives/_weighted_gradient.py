@@ -45,7 +45,7 @@ def _results(mx, v, arrays) -> list:
 def _sums(mx, v, p, given: dict, suffix: str):
     """One destination's products with their global scale and, for rows of experts, their bias."""
     group = Group(*(given.get(name + suffix) for name in Group._fields))
-    scale, transpose = given.get("global_scale" + suffix), shared.transposed(v)
+    scale, transpose = given.get("global_scale" + suffix), shared.given_transposed(v)
     if p.rows == "whole":
         return _compose.scaled(_compose.whole(mx, p.weights, transpose, given["x"], group), scale, p.global_scale)
     ids = _experts.clamped(mx, _ids(mx, p, given), group.w.shape[0])

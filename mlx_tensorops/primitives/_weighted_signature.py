@@ -137,13 +137,29 @@ def work(spec, shapes) -> tuple[int, int]:
 
 
 def transposed(v: Variant) -> bool:
-    """Whether the weights are stored ``[N, K]``."""
+    """Whether the weights lie in memory as rows of K."""
     return v.layout[1] == "t"
+
+
+def given_transposed(v: Variant) -> bool:
+    """Whether the weights' shape is ``[N, K]``. Dense weights may be a view whose axes are swapped: in memory they are the other way round."""
+    return transposed(v) != v.option("swapped", False)
+
+
+def any_strides(v: Variant) -> bool:
+    """Whether the row takes dense weights of any strides: the same rows that take any x."""
+    return not problem(v).format and v.layout[0] == "t"
 
 
 def facts_of(v: Variant) -> Facts:
     """The facts of a variant's problem."""
-    return _facts(problem(v), v.epilogue, transposed(v), v.batched)
+    return _facts(problem(v), v.epilogue, given_transposed(v), v.batched)
+
+
+def _weight_strides(v: Variant, operand: int) -> tuple[Rule, Rule]:
+    """(from one row of a stored array in memory to the next, from one element of a row to the next)."""
+    swapped = v.option("swapped", False)
+    return stride(operand, -1 if swapped else -2), stride(operand, -2 if swapped else -1)
 
 
 def blocks_m(v: Variant, f: Facts) -> Rule:
@@ -167,7 +183,7 @@ def signature(v: Variant, flow) -> Signature:
         params="WeightedParams",
         scalars=tuple(_scalars(v, flow, p, f)),
         outputs=tuple(Output(types[-1], shape) for _ in results),
-        checks=checks(p, v.epilogue, transposed(v), v.batched),
+        checks=checks(p, v.epilogue, given_transposed(v), v.batched),
         when=every(SIZES[v.size](f), _layout_fits(v, p, f), _alignment_fits(v, flow, f), flow.fits(v, f)),
         grid=_grid(v, f, slices[0] if slices else rule(1)),
         threads=v.tile.threads,
@@ -193,7 +209,10 @@ def _scalars(v: Variant, flow, p: Problem, f: Facts):
     stacked = v.batched or p.rows != "whole"
     for suffix in p.suffixes:
         for name in p.matrix(suffix):
-            yield Scalar(f"{name}_row", "long", stride(f.number[name], -2))
+            row, step = _weight_strides(v, f.number[name])
+            yield Scalar(f"{name}_row", "long", row)
+            if any_strides(v):
+                yield Scalar(f"{name}_step", "long", step)
             if stacked:
                 yield Scalar(f"{name}_matrix", "long", _broadcast(f.number[name], -3))
         if v.epilogue.bias:
@@ -295,8 +314,10 @@ def _broadcasts(name: str, operand: int, f: Facts, batched: bool) -> Check:
 
 
 def _layout_fits(v: Variant, p: Problem, f: Facts) -> Rule:
-    """Packed rows are read in whole packs: the last axis of every stored array is contiguous."""
-    conditions = [eq(stride(f.number[name], -1), 1) | (dim(f.number[name], -1) <= 1) for suffix in p.suffixes for name in p.matrix(suffix)]
+    """Packed rows are read in whole packs: the last axis of every stored array is contiguous. Dense weights are contiguous along either axis."""
+    along = -2 if v.option("swapped", False) else -1
+    conditions = [] if any_strides(v) else [eq(_weight_strides(v, f.number[name])[1], 1) | (dim(f.number[name], along) <= 1)
+                                            for suffix in p.suffixes for name in p.matrix(suffix)]
     conditions += [eq(stride(0, -1), 1) | (dim(0, -1) <= 1)] if v.layout[0] == "n" else []
     return every(*conditions)
 

@@ -94,13 +94,12 @@ def alike(mx, *groups: Group) -> list[Group]:
 
 
 def for_kernels(mx, group: Group) -> Group:
-    """The group with what kernels need: the last axis of scales, biases and dense weights contiguous. No work where it is.
-
-    Scales may repeat along a row (a stride of 0), and mlx-lm passes dense [N, K] with its axes swapped. Packed words keep their strides.
+    """The group with what kernels need: the last axis of scales and biases contiguous, which may repeat along a row (a stride of 0). No work
+    where it is. Packed words and dense weights keep their strides.
     """
     w, scales, biases = group
     if scales is None:
-        return Group(mx.contiguous(w))
+        return group
     return Group(w, mx.contiguous(scales), None if biases is None else mx.contiguous(biases))
 
 

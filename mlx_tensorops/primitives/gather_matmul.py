@@ -32,7 +32,7 @@ def gather_mm(a, b, lhs_indices=None, rhs_indices=None, *, sorted_indices=False,
         TensorOpsError: an index that the host can see is out of range.
         EngineError: the named engine does not exist or cannot run this here; the text says why.
 
-    Engine notes: engines mpp and simdgroup run emulated inside ``hostmetal.active()``; they copy b where its last axis is not contiguous,
+    Engine notes: engines mpp and simdgroup run emulated inside ``hostmetal.active()``; they read b in place whatever its strides,
     and make a plan unless one is passed or the indices are sorted. Engine mlx keeps indices of MLX arrays in range before MLX sees them.
     """
     y = _expert_call.run(_dense(a, b, lhs_indices, rhs_indices, sorted_indices, plan, bias, activation, out_dtype, precision, engine, stream))[0]

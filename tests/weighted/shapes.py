@@ -7,7 +7,7 @@ from mlx_tensorops.primitives import _weighted_signature as shared
 
 def of(variant, *, m: int = 64, n: int = 128, k: int = 256, experts: int = 3, batch: int = 2) -> tuple[tuple[int, ...], ...]:
     """Shapes in the order in which the kernel takes its inputs; a plan has room for ``m`` rows of so many experts."""
-    p, transpose = shared.problem(variant), shared.transposed(variant)
+    p, transpose = shared.problem(variant), shared.given_transposed(variant)
     stack = (batch,) if variant.batched else () if p.rows == "whole" else (experts,)
     fmt = p.weights
     outer, inner = (n, k) if transpose else (k, n)
