@@ -249,7 +249,142 @@ static void check_activations() {
     }
 }
 
+// ---- block-quantised weights -------------------------------------------------------------------
+
+struct Case {
+  Decoding decoding;
+  int bits, group;
+  bool biased;
+};
+
+static WeightFormat format_of(const Case& c) {
+  WeightFormat f;
+  f.bits = c.bits;
+  f.group = c.group;
+  f.decoding = c.decoding;
+  for (int code = 0; code < 1 << c.bits; code++) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double e4m3 = (code & 0x7f) == 0x7f ? NAN : (code & 128 ? -1 : 1) * (exponent ? ldexp(8.0 + mantissa, exponent - 10) : ldexp(mantissa, -9));
+    f.values[code] = c.decoding == Decoding::e4m3 ? (float)e4m3 : c.decoding == Decoding::lookup ? (float)(code - 3) / 7 : (float)code;
+    if (c.decoding != Decoding::nibbles) continue;
+    f.values[code] = code & 8 ? -0.375f * code : 1.5f * code;
+    uint32_t bits;
+    memcpy(&bits, &f.values[code], 4);
+    f.low[code] = (uint8_t)(bits >> 16), f.high[code] = (uint8_t)(bits >> 24);
+  }
+  return f;
+}
+
+// Codes end where memory ends: what reads behind them is seen under a memory checker, and never changes a result here.
+static void check_quantised(const Case& c, int64_t rows, int64_t steps, int64_t phase) {
+  const WeightFormat f = format_of(c);
+  const int64_t depth = steps * kStepCodes, bytes = depth / 8 * c.bits, scales = (phase + steps - 1) / (c.group / kStepCodes) + 1;
+  uint8_t* codes = (uint8_t*)malloc(rows * bytes);
+  float *scale = (float*)malloc(4 * rows * scales), *bias = (float*)malloc(4 * rows * scales);
+  double* weights = (double*)malloc(8 * rows * depth);
+  for (int64_t i = 0; i < rows * bytes; i++) codes[i] = (uint8_t)random_bits();
+  if (c.decoding == Decoding::e4m3)
+    for (int64_t i = 0; i < rows * bytes; i++) codes[i] ^= (codes[i] & 0x7f) == 0x7f;
+  for (int64_t i = 0; i < rows * scales; i++) scale[i] = (float)(random_bits() % 255 + 1) / 64, bias[i] = c.biased ? random_float() : 0;
+  int shift = 0;
+  while (c.group >> shift > kStepCodes) shift++;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t i = 0; i < depth; i++) {
+      uint64_t pack = 0;
+      memcpy(&pack, codes + r * bytes + i / 8 * c.bits, c.bits);
+      const int64_t at = r * scales + ((phase + i / kStepCodes) >> shift);
+      weights[r * depth + i] = (double)f.values[pack >> i % 8 * c.bits & ((1u << c.bits) - 1)] * scale[at] + bias[at];
+    }
+  const bool given = c.biased || (c.decoding != Decoding::nibbles && c.decoding != Decoding::e4m3);
+  const QuantRows q{&f, codes, bytes, scale, given ? bias : nullptr, scales, phase, shift};
+  const int64_t width = kernels.tile_columns;
+  auto near = [&](float got, double want) { return fabs(got - want) <= 1e-6 * fabs(want) + 4e-6; };
+  auto strips_at = [&](int64_t k, int64_t n) { return out[n / width * width * kDepth + k * width + n % width]; };
+  if (depth <= kDepth && (rows + width) * kDepth <= kMax) {
+    memset(out, 0x7f, sizeof(out));
+    kernels.quant->strips_of_rows(q, rows, depth, out);
+    for (int64_t n = 0; n < (rows + width - 1) / width * width; n++)
+      for (int64_t k = 0; k < depth; k++)
+        CHECK(near(strips_at(k, n), n < rows ? weights[n * depth + k] : 0), "strips of rows, decoding %d, %d bits [%d, %d]: %g", (int)c.decoding,
+              c.bits, (int)k, (int)n, strips_at(k, n));
+  }
+  if (rows <= kDepth && (depth + width) * kDepth <= kMax) {
+    memset(out, 0x7f, sizeof(out));
+    kernels.quant->strips_of_columns(q, rows, depth, out);
+    for (int64_t n = 0; n < (depth + width - 1) / width * width; n++)
+      for (int64_t k = 0; k < rows; k++)
+        CHECK(near(strips_at(k, n), n < depth ? weights[k * depth + n] : 0), "strips of columns, decoding %d, %d bits [%d, %d]: %g", (int)c.decoding,
+              c.bits, (int)k, (int)n, strips_at(k, n));
+  }
+  static float x[8 * 512], ordered[8 * 512], y[8 * 64];
+  for (int64_t m = 1; m <= kFewRows && rows <= 64; m++)
+    for (int tame = 0; tame < 2; tame++) {
+      fill(Type::f32, x, m * depth);
+      const int64_t padded = padded_rows(m);
+      for (int64_t r = 0; r < padded; r++)
+        kernels.quant->order_for_dot(f, x + (r < m ? r : 0) * depth, depth, ordered + r * kStepCodes, padded * kStepCodes);
+      for (int pass = 0; pass < 2; pass++) kernels.quant->dot(q, m, depth, ordered, rows, y, rows, pass == 1, tame == 1);
+      for (int64_t r = 0; r < m; r++)
+        for (int64_t n = 0; n < rows; n++) {
+          double sum = 0, size = 0;
+          for (int64_t k = 0; k < depth; k++) {
+            const double product = 2.0 * x[r * depth + k] * weights[n * depth + k];
+            sum += product, size += fabs(product);
+          }
+          CHECK(fabs(y[r * rows + n] - sum) <= 2e-6 * (size + 1), "dot, decoding %d, %d bits, %d rows [%d, %d]: %g, not %g", (int)c.decoding, c.bits,
+                (int)m, (int)r, (int)n, y[r * rows + n], sum);
+        }
+    }
+  free(codes), free(scale), free(bias), free(weights);
+}
+
+static void check_scales() {
+  uint8_t bytes[256];
+  float got[256];
+  for (int i = 0; i < 256; i++) bytes[i] = (uint8_t)i;
+  const WeightFormat e4m3 = format_of({Decoding::e4m3, 8, 16, false});
+  for (int count = 1; count <= 256; count++) {
+    kernels.quant->scales(ScaleType::e4m3, bytes, count, got);
+    for (int i = 0; i < count; i++) CHECK(same(got[i], e4m3.values[i]), "E4M3 %02x gives %g", i, got[i]);
+    kernels.quant->scales(ScaleType::e8m0, bytes, count, got);
+    for (int i = 0; i < count; i++) CHECK(got[i] == (i == 255 ? INFINITY : (float)ldexp(1.0, i - 127)), "E8M0 %02x gives %g", i, got[i]);
+  }
+}
+
+static void check_tame() {
+  float x[37];
+  for (int count = 0; count <= 37; count++) {
+    for (float& v : x) v = random_float();
+    CHECK(kernels.quant->tame(x, count), "%d small values", count);
+    const float wild[] = {INFINITY, -INFINITY, NAN, 0x1p96f, -0x1p127f};
+    for (float v : wild)
+      for (int i = 0; i < count; i++) {
+        x[i] = v;
+        CHECK(!kernels.quant->tame(x, count), "%g at %d of %d", v, i, count);
+        x[i] = -0x1.fp95f;
+        CHECK(kernels.quant->tame(x, count), "below 2^96 at %d of %d", i, count);
+      }
+  }
+}
+
+static void check_all_quantised() {
+  const Case cases[] = {
+      {Decoding::nibbles, 4, 16, false}, {Decoding::nibbles, 4, 64, true},  {Decoding::levels, 1, 32, true},   {Decoding::levels, 2, 64, true},
+      {Decoding::integers, 3, 32, true}, {Decoding::integers, 5, 32, true}, {Decoding::integers, 6, 64, true}, {Decoding::integers, 7, 128, true},
+      {Decoding::bytes, 8, 32, true},    {Decoding::e4m3, 8, 32, false},    {Decoding::lookup, 3, 32, true},   {Decoding::lookup, 4, 16, true},
+      {Decoding::lookup, 8, 64, true},
+  };
+  const int64_t row_counts[] = {1, 2, 3, 7, 8, 17, 33}, step_counts[] = {1, 2, 3, 8, 15};
+  for (const Case& c : cases)
+    for (int64_t rows : row_counts)
+      for (int64_t steps : step_counts)
+        for (int64_t phase = 0; phase < c.group / kStepCodes; phase += 3) check_quantised(c, rows, steps, phase);
+}
+
 int main() {
+  check_scales();
+  check_tame();
+  check_all_quantised();
   check_every_half();
   check_rounding();
   check_nan();
