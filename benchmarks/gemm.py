@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from .harness import Gate, Gates, OtherLoad, as_f64, command, configure, cpu_clock, interleave, relative_error, repeat, unjudged, wall_clock
+from .harness import (Gate, Gates, OtherLoad, against, as_f64, command, configure, cpu_clock, interleave, relative_error, repeat, round_once, unjudged,
+                      wall_clock)
 
 import mlx.core as mx
 import numpy as np
@@ -120,9 +121,6 @@ def streaming(n: int, k: int, dtype: str, layout: str, rounds: int = 30) -> dict
 
 # ---- against MLX -----------------------------------------------------------------------------------
 
-SERIES = 5  # of interleaved calls, at most
-NOISE = 2e-6
-
 # (batch, m, n, k)
 MLX_SHAPES = (
     ((), 1, 1, 1), ((), 4, 4, 4), ((), 16, 16, 16), ((), 32, 32, 32), ((), 64, 64, 64), ((), 128, 128, 128), ((), 256, 256, 256),
@@ -136,19 +134,9 @@ def against_mlx(batch, m: int, n: int, k: int, dtype: str, layout: str = "nn", b
     """Ours and mx.matmul as an application calls them: graph and evaluation, default threads, wall clock."""
     a, b = operands(m, n, k, dtype, layout, batch)
     arms = checked({"ours": ours(a, b, dtype), "mlx": lambda: mx.eval(mx.matmul(a, b))}, a, b, dtype)
-    with OtherLoad() as load:
-        rounds = 300 if m * n * k * (batch[0] if batch else 1) < 2e6 else 30
-        best, extra = dict.fromkeys(arms, float("inf")), float("inf")
-        # A virtual core that was idle wakes in tens of microseconds and then runs slowly for a while: best times of two arms may
-        # come from different phases, medians of one interleaved series do not. So both are asked, and a few series.
-        for _ in range(SERIES):
-            times = interleave(arms, rounds=rounds, clock=wall_clock, budget=budget)
-            best = {name: min(best[name], times[name].best) for name in arms}
-            extra = min(extra, best["ours"] - best["mlx"], times["ours"].median - times["mlx"].median)
-            if extra <= NOISE:
-                break
-    return {"batch": list(batch), "shape": [m, n, k], "dtype": dtype, "layout": layout, "ratio": best["mlx"] / best["ours"],
-            "ours_us": best["ours"] * 1e6, "mlx_us": best["mlx"] * 1e6, "extra_us": extra * 1e6, "other_load": load.cores, "times": times}
+    rounds = 300 if m * n * k * (batch[0] if batch else 1) < 2e6 else 30
+    result = against(arms["ours"], arms["mlx"], rounds=rounds, budget=budget)
+    return {"batch": list(batch), "shape": [m, n, k], "dtype": dtype, "layout": layout, "mlx_us": result.pop("theirs_us"), **result}
 
 
 # ---- accuracy --------------------------------------------------------------------------------------
@@ -162,8 +150,7 @@ def accuracy(m: int, n: int, k: int, dtype: str, layout: str) -> dict:
     if dtype == "float32":
         reference = relative_error(np.array(a) @ np.array(b), want)
     else:
-        once = mx.array(want.astype(np.float32)).astype(getattr(mx, dtype))
-        reference = relative_error(as_f64(once), want)
+        reference = relative_error(round_once(want, dtype), want)
     return {"shape": [m, n, k], "dtype": dtype, "layout": layout, "error": got, "reference": reference, "ratio": got / reference}
 
 
