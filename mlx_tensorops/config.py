@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from .errors import fail
@@ -26,6 +27,8 @@ SWITCHES = (
     Switch("MLX_TENSOROPS_HOSTMETAL_CLANG", "", "clang >= 19 used by hostmetal instead of the one in the ziglang package"),
     Switch("MLX_TENSOROPS_BUILD_LOG", "", "file that receives one line per kernel that hostmetal really compiles"),
 )
+
+contexts: list[ContextVar] = []  # what changes the answer to a call beside its arguments: modules append theirs when they are imported
 
 _BY_NAME = {switch.name: switch for switch in SWITCHES}
 

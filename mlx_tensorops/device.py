@@ -110,6 +110,7 @@ PROFILES: dict[str, DeviceProfile] = {
 }
 
 _forced: ContextVar[DeviceProfile | None] = ContextVar("forced_device", default=None)
+config.contexts.append(_forced)
 forced_here = _forced.get  # cheap enough for the warm path of every call
 
 

@@ -10,7 +10,7 @@ namespace {
 
 namespace mx = mlx::core;
 
-using Given = Prepared::Given;
+using Given = const mx::array*;
 
 bool is_real(const mx::array& x) {
   return x.dtype() == mx::float32 || x.dtype() == mx::float16 || x.dtype() == mx::bfloat16;
@@ -52,6 +52,9 @@ bool broadcasts_to(const mx::array& x, const mx::Shape& result) {
 
 struct Stored {
   Given w, scales, biases;
+
+  Stored(Given w, Given scales, Given biases) : w(w), scales(scales), biases(biases) {}
+  explicit Stored(const Argument& a) : Stored(a[0], a[1], a[2]) {}
 };
 
 // n of stored weights whose arrays agree with each other and with a K of x; -1 of others.
@@ -83,11 +86,13 @@ QuantizedProduct::QuantizedProduct(std::shared_ptr<const WeightFormat> format, b
                                    Activation activation)
     : options_{std::move(format), transpose, out_type, false, false, divisor, false, activation, false} {}
 
-std::vector<mx::array> QuantizedProduct::operator()(const Given* arrays, std::size_t count, mx::Stream stream) const {
+std::vector<mx::array> QuantizedProduct::operator()(const Argument* given, std::size_t count, mx::Stream stream) const {
   if (count != 8) return {};
-  const Given x = arrays[0], w = arrays[1], scales = arrays[2], biases = arrays[3], bias = arrays[6], residual = arrays[7];
-  const Given scale = arrays[4] ? arrays[4] : arrays[5];
-  if (!x || x->ndim() < 2 || !is_real(*x) || (arrays[4] && arrays[5])) return {};
+  Given arrays[8];
+  for (int i = 0; i < 8; i++) arrays[i] = given[i][0];
+  const auto [x, w, scales, biases, amax, prescaled, bias, residual] = arrays;
+  const Given scale = amax ? amax : prescaled;
+  if (!x || x->ndim() < 2 || !is_real(*x) || (amax && prescaled)) return {};
   const int n = columns(options_.format.get(), options_.transpose, {w, scales, biases}, x->shape(-1));
   if (n < 0 || (x->ndim() == 2 && w->ndim() > 2)) return {};  // a matrix meets the first of a stack of weights
   mx::Shape shape;
@@ -111,9 +116,9 @@ std::vector<mx::array> QuantizedProduct::operator()(const Given* arrays, std::si
 
 namespace {
 
-// One projection of a call, with what is added to its sums.
+// One projection of a call, with what is done to its sums.
 struct Tensor {
-  Stored stored;
+  Stored stored{nullptr, nullptr, nullptr};
   Given global_scale = nullptr, bias = nullptr;
 };
 
@@ -175,17 +180,17 @@ int columns(const ExpertOptions& options, const Tensor* tensors, int count, int 
 ExpertProduct::ExpertProduct(const char* op, int projections, ExpertOptions options, float divisor)
     : op_(op), projections_(projections), options_(options), divisor_(divisor) {}
 
-std::vector<mx::array> ExpertProduct::operator()(const Given* arrays, std::size_t given, mx::Stream stream) const {
+std::vector<mx::array> ExpertProduct::operator()(const Argument* given, std::size_t count, mx::Stream stream) const {
   const int p = projections_;
-  if (given != static_cast<std::size_t>(3 + 6 * p)) return {};
-  const Given x = arrays[0], lhs = arrays[1 + 3 * p], rhs = arrays[2 + 3 * p];
+  if (count != static_cast<std::size_t>(6 + p)) return {};
+  const Given x = given[0][0], lhs = given[1 + p][0], rhs = given[2 + p][0];
+  const Argument &amax = given[3 + p], &prescaled = given[4 + p], &bias = given[5 + p];
   if (!x || x->ndim() < 2 || !is_real(*x) || !rhs || !is_whole(*rhs) || (lhs && !is_whole(*lhs))) return {};
   Tensor tensors[kMostProjections];
   for (int i = 0; i < p; i++) {
-    const Given* own = arrays + 1 + 3 * i;
-    const Given* more = arrays + 3 + 3 * p + i;  // amax, prescaled, bias: p of each
-    if (more[0] && more[p]) return {};
-    tensors[i] = {{own[0], own[1], own[2]}, more[0] ? more[0] : more[p], more[2 * p]};
+    if (amax[i] && prescaled[i]) return {};
+    tensors[i] = {Stored(given[1 + i]), amax[i] ? amax[i] : prescaled[i], bias[i]};
+    if (!tensors[i].global_scale != !tensors[0].global_scale || !tensors[i].bias != !tensors[0].bias) return {};
   }
   const int n = columns(options_, tensors, p, x->shape(-1));
   mx::Shape shape;
@@ -202,14 +207,13 @@ std::vector<mx::array> ExpertProduct::operator()(const Given* arrays, std::size_
 
 LayerProduct::LayerProduct(ExpertOptions gate_and_up, ExpertOptions down) : gate_and_up_(gate_and_up), down_(down) {}
 
-std::vector<mx::array> LayerProduct::operator()(const Given* arrays, std::size_t count, mx::Stream stream) const {
-  if (count != 12) return {};
-  const Given x = arrays[0], indices = arrays[10], scores = arrays[11];
-  const auto stored = [&](int i) { return Tensor{{arrays[1 + 3 * i], arrays[2 + 3 * i], arrays[3 + 3 * i]}}; };
+std::vector<mx::array> LayerProduct::operator()(const Argument* given, std::size_t count, mx::Stream stream) const {
+  if (count != 6) return {};
+  const Given x = given[0][0], indices = given[4][0], scores = given[5][0];
   if (!x || x->ndim() < 1 || !is_real(*x) || !indices || indices->ndim() != x->ndim() || !is_whole(*indices) || !countable(indices->shape()) ||
       !(Leading(indices->shape(), 1) == Leading(x->shape(), 1)) || (scores && (!is_real(*scores) || scores->shape() != indices->shape())))
     return {};
-  const Tensor two[] = {stored(0), stored(1)}, down = stored(2);
+  const Tensor two[] = {{Stored(given[1])}, {Stored(given[2])}}, down{Stored(given[3])};
   const int inner = columns(gate_and_up_, two, 2, x->shape(-1));
   if (inner < 0) return {};
   const int n = columns(down_, &down, 1, inner);

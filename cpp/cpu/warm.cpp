@@ -13,6 +13,7 @@ namespace mlx_tensorops {
 namespace {
 
 constexpr std::size_t kMostCalls = 4096;  // then all are forgotten: someone makes words of values
+constexpr Py_ssize_t kMostItems = 3;     // w, scales, biases
 constexpr uint16_t kNone = 0, kArray = 0x1000, kGroup = 0x2000, kType = 0x3000;
 
 uint16_t code_of(mx::Dtype type) {
@@ -48,33 +49,41 @@ bool WarmCalls::Key::operator==(const Key& o) const {
 WarmCalls::WarmCalls(nb::list context)
     : context_(std::move(context)), array_type_(nb::type<mx::array>().ptr()), dtype_type_(nb::type<mx::Dtype>().ptr()) {}
 
-bool WarmCalls::add_arrays(PyObject* items, Key& key, Arrays& found, std::size_t& count, bool nested) const {
-  const auto size = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items));
-  PyObject** all = PySequence_Fast_ITEMS(items);
-  for (std::size_t i = 0; i < size; i++) {
-    PyObject* item = all[i];
-    if (key.code_count == kArrays || count == kArrays) return false;
-    uint16_t& code = key.codes[key.code_count++];
-    if (item == Py_None) {
-      code = kNone;
-      found[count++] = nullptr;
-    } else if (reinterpret_cast<PyObject*>(Py_TYPE(item)) == array_type_) {
-      const mx::array* array = nb::inst_ptr<mx::array>(item);
-      if (array->ndim() > 0xff) return false;
-      code = kArray | code_of(array->dtype()) << 8 | static_cast<uint16_t>(array->ndim());
-      found[count++] = array;
-    } else if (!nested && (PyTuple_Check(item) || PyList_Check(item))) {
-      code = kGroup | static_cast<uint16_t>(std::min<Py_ssize_t>(PySequence_Fast_GET_SIZE(item), 0xff));
-      if (!add_arrays(item, key, found, count, true)) return false;
-    } else {
-      return false;
-    }
+// One array or None.
+bool WarmCalls::add(PyObject* item, Key& key, Arguments& found) const {
+  if (key.code_count == kArrays) return false;
+  const mx::array* array = nullptr;
+  uint16_t code = kNone;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(item)) == array_type_) {
+    array = nb::inst_ptr<mx::array>(item);
+    if (array->ndim() > 0xff) return false;
+    code = kArray | code_of(array->dtype()) << 8 | static_cast<uint16_t>(array->ndim());
+  } else if (item != Py_None) {
+    return false;
   }
+  key.codes[key.code_count++] = code;
+  found.arrays[found.array_count++] = array;
   return true;
 }
 
-bool WarmCalls::describe(PyObject* arrays, PyObject* words, Key& key, Arrays& found, std::size_t& count) const {
-  if (!add_arrays(arrays, key, found, count, false)) return false;
+bool WarmCalls::describe(PyObject* arrays, PyObject* words, Key& key, Arguments& found) const {
+  const Py_ssize_t arguments = PyTuple_GET_SIZE(arrays);
+  for (Py_ssize_t i = 0; i < arguments; i++) {
+    PyObject* item = PyTuple_GET_ITEM(arrays, i);
+    const auto first = found.arrays.data() + found.array_count;
+    Py_ssize_t count = 1;
+    if (PyTuple_Check(item) || PyList_Check(item)) {
+      if (key.code_count == kArrays) return false;
+      count = PySequence_Fast_GET_SIZE(item);
+      if (count > kMostItems) return false;
+      key.codes[key.code_count++] = kGroup | static_cast<uint16_t>(count);
+      for (Py_ssize_t j = 0; j < count; j++)
+        if (!add(PySequence_Fast_GET_ITEM(item, j), key, found)) return false;
+    } else if (!add(item, key, found)) {
+      return false;
+    }
+    found.list[found.count++] = {first, static_cast<std::size_t>(count)};
+  }
   const Py_ssize_t size = PyTuple_GET_SIZE(words);
   if (size > static_cast<Py_ssize_t>(kWords)) return false;
   std::size_t hash = key.code_count;
@@ -109,13 +118,12 @@ bool WarmCalls::describe(PyObject* arrays, PyObject* words, Key& key, Arrays& fo
 
 nb::object WarmCalls::call(nb::handle given, nb::tuple arrays, nb::tuple words) const {
   Key key;
-  Arrays found;
-  std::size_t count = 0;
-  if (!describe(arrays.ptr(), words.ptr(), key, found, count)) return nb::none();
+  Arguments found;
+  if (!describe(arrays.ptr(), words.ptr(), key, found)) return nb::none();
   const auto known = known_.find(key);
   mx::Stream stream(0, mx::Device::cpu);
   if (known == known_.end() || !stream_of(given, stream)) return nb::none();
-  std::vector<mx::array> results = (*known->second.product)(found.data(), count, stream);
+  std::vector<mx::array> results = (*known->second.product)(found.list.data(), found.count, stream);
   if (results.empty()) return nb::none();
   if (results.size() == 1) return nb::cast(std::move(results[0]));
   nb::list list;
@@ -125,9 +133,8 @@ nb::object WarmCalls::call(nb::handle given, nb::tuple arrays, nb::tuple words) 
 
 void WarmCalls::learn(nb::tuple arrays, nb::tuple words, std::shared_ptr<cpu::Prepared> product) {
   Key key;
-  Arrays found;
-  std::size_t count = 0;
-  if (!describe(arrays.ptr(), words.ptr(), key, found, count)) return;
+  Arguments found;
+  if (!describe(arrays.ptr(), words.ptr(), key, found)) return;
   if (known_.size() >= kMostCalls) known_.clear();
   Known& known = known_[key];
   known.product = std::move(product);

@@ -42,10 +42,15 @@ class WarmCalls {
     std::shared_ptr<cpu::Prepared> product;
     std::vector<nanobind::object> alive;  // what the key's objects are
   };
-  using Arrays = std::array<cpu::Prepared::Given, kArrays>;
+  struct Arguments {
+    std::array<const mlx::core::array*, kArrays> arrays;
+    std::array<cpu::Argument, kArrays> list;
+    std::size_t array_count = 0, count = 0;
+  };
 
-  bool describe(PyObject* arrays, PyObject* words, Key& key, Arrays& found, std::size_t& count) const;
-  bool add_arrays(PyObject* items, Key& key, Arrays& found, std::size_t& count, bool nested) const;
+  // False: such a call is never warm.
+  bool describe(PyObject* arrays, PyObject* words, Key& key, Arguments& found) const;
+  bool add(PyObject* item, Key& key, Arguments& found) const;
 
   nanobind::list context_;
   PyObject *array_type_, *dtype_type_;

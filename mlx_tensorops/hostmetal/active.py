@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from .. import config
 from ..errors import fail
 from . import build, cache
 from .options import Options
@@ -64,6 +65,7 @@ def _launcher(active: Active) -> Any:
 
 _interned: dict[Active, Active] = {}  # equal choices are the same object, so that callers may compare identities
 _current: contextvars.ContextVar[Active | None] = contextvars.ContextVar("hostmetal_active", default=None)
+config.contexts.append(_current)
 
 
 def current() -> Active | None:

@@ -37,6 +37,11 @@ def gather_combine() -> Callable:
     return _engine().cpu_gather_combine
 
 
+def prepared(name: str, *constants):
+    """A product with everything decided but its arrays, for :mod:`._warm`; ``name``: "qmm", "gather", "gateup" or "layer"."""
+    return getattr(_engine(), f"cpu_{name}_product")(*constants)
+
+
 def tile_plan() -> Callable:
     """``build(ids, num_experts, block_m, stream) -> the six arrays of a plan``."""
     return _engine().cpu_tile_plan

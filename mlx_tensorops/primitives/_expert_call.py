@@ -9,7 +9,7 @@ from .. import device, formats, resolve, tracing
 from ..epilogues import ACTIVATIONS, GATES, Epilogue
 from ..errors import DTypeError, ShapeError, fail
 from ..spec import WeightedSpec
-from . import _arguments, _enqueue, _experts, _gated_run, _gather_run, _weights
+from . import _arguments, _enqueue, _experts, _gated_run, _gather_run, _products, _weights
 from ._experts import Rows
 from ._weighted import FAMILY_OF
 from ._weighted_signature import names, problem_of
@@ -45,26 +45,36 @@ class Call(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A resolved kind of call: the decision, the shape guard of x and one weight tensor, and what runs."""
+    """A resolved kind of call: the decision, the shape guard of x and one weight tensor, what runs, and the native product that runs the
+    next one."""
 
     decision: resolve.Decision
     guard: Callable
     run: Callable
+    product: Any
 
 
 _plans: dict[tuple, Plan] = {}
 _forced, _is_gpu, _emulator = device.forced_here, device.is_gpu, _enqueue.emulator
 
 
-def run(c: Call) -> list:
-    """The results: one, or one for each tensor where nothing joins them."""
+def run(c: Call, warm: tuple | None = None) -> list:
+    """The results: one, or one for each tensor where nothing joins them.
+
+    Args:
+        warm: (warm calls that learn this one, its arrays, its words).
+    """
     import mlx.core as mx
 
     found = lookup(c)
     rows = guarded(mx, found, c)
     if tracing.recording:
         tracing.call(c.op, found.decision, (c.x.shape, *(group.w.shape for group in c.groups)))
-    return found.run(c.x, c.groups, rows, *per_expert(mx, found, c), c.stream)
+    results = found.run(c.x, c.groups, rows, *per_expert(mx, found, c), c.stream)
+    if warm is not None and c.plan is None:
+        calls, arrays, words = warm
+        calls.learn(arrays, words, found.product)
+    return results
 
 
 def describe(c: Call) -> tuple[resolve.Decision, tuple]:
@@ -73,7 +83,7 @@ def describe(c: Call) -> tuple[resolve.Decision, tuple]:
 
     _arguments.flag(c.op, "transpose", c.transpose)
     decision, _ = _decide(c)
-    found = Plan(decision, _guard(c.op, decision.spec), None)
+    found = Plan(decision, _guard(c.op, decision.spec), None, None)
     rows = guarded(mx, found, c)
     form, arrays, _, _ = _gather_run.place(mx, decision, c.x, c.groups, rows, *per_expert(mx, found, c), c.stream)
     decision = _gather_run.resolved(decision, form)
@@ -97,7 +107,7 @@ def lookup(c: Call) -> Plan:
     if found is None:
         decision, natural = _decide(c)
         make = _gather_run.runner if len(c.groups) == 1 else _gated_run.runner
-        found = Plan(decision, _guard(c.op, decision.spec), make(decision, natural, c.x, c.groups))
+        found = Plan(decision, _guard(c.op, decision.spec), make(decision, natural, c.x, c.groups), _products.of(decision))
         if key is not None:
             _plans[key] = found
     return found

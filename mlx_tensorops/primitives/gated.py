@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from .. import tracing
 from ..errors import DTypeError, fail
-from . import _expert_call, _weights
+from . import _expert_call, _warm, _weights
 from ._expert_call import Call, as_tuple
 
 OP = "gather_gateup"
+
+_warm_calls = _warm.Warm()
+_recording = tracing.recording
 
 
 def gather_gateup(x, gate, up, lhs_indices=None, rhs_indices=None, transpose=True, group_size=None, bits=None, mode="affine", *,
@@ -33,8 +37,14 @@ def gather_gateup(x, gate, up, lhs_indices=None, rhs_indices=None, transpose=Tru
 
     Raises: as :func:`gather_mm`.
     """
+    arrays = x, gate, up, lhs_indices, rhs_indices, global_scale, weight_scale_2, bias
+    words = transpose, group_size, bits, mode, activation, out_dtype, precision, engine
+    if plan is None and not _recording:
+        found = _warm_calls.call(stream, arrays, words)
+        if found is not None:
+            return found
     results = _expert_call.run(call(x, gate, up, lhs_indices, rhs_indices, transpose, (mode, group_size, bits), activation, bias, global_scale,
-                                    weight_scale_2, sorted_indices, plan, out_dtype, precision, engine, stream))
+                                    weight_scale_2, sorted_indices, plan, out_dtype, precision, engine, stream), (_warm_calls, arrays, words))
     return results if activation is None else results[0]
 
 

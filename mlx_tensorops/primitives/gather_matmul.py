@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from .. import tracing
 from ..errors import ShapeError, fail
-from . import _expert_call, _weights
+from . import _expert_call, _warm, _weights
 from ._expert_call import Call, one
 from ._weights import Group
+
+_warm_mm, _warm_qmm = _warm.Warm(), _warm.Warm()
+_recording = tracing.recording
 
 
 def gather_mm(a, b, lhs_indices=None, rhs_indices=None, *, sorted_indices=False, plan=None, bias=None, activation=None, out_dtype=None,
@@ -35,7 +39,14 @@ def gather_mm(a, b, lhs_indices=None, rhs_indices=None, *, sorted_indices=False,
     Engine notes: engines mpp and simdgroup run emulated inside ``hostmetal.active()``; they read b in place whatever its strides,
     and make a plan unless one is passed or the indices are sorted. Engine mlx keeps indices of MLX arrays in range before MLX sees them.
     """
-    y = _expert_call.run(_dense(a, b, lhs_indices, rhs_indices, sorted_indices, plan, bias, activation, out_dtype, precision, engine, stream))[0]
+    arrays = a, b, lhs_indices, rhs_indices, None, None, bias
+    words = out_dtype, precision, engine, activation
+    if plan is None and not _recording:
+        y = _warm_mm.call(stream, arrays, words)
+        if y is not None:
+            return y
+    y = _expert_call.run(_dense(a, b, lhs_indices, rhs_indices, sorted_indices, plan, bias, activation, out_dtype, precision, engine, stream),
+                         (_warm_mm, arrays, words))[0]
     axes = a.ndim, b.ndim
     return y if axes[0] > 1 < axes[1] else y.squeeze([axis for axis, count in zip((-2, -1), axes) if count == 1])
 
@@ -75,9 +86,15 @@ def gather_qmm(x, w, scales, biases=None, lhs_indices=None, rhs_indices=None, tr
 
     Engine notes: MLX itself has no global scale on CPU streams; every engine here has it.
     """
-    return _expert_call.run(Call(
-        "gather_qmm", x, (Group(w, scales, biases),), lhs_indices, rhs_indices, transpose, (mode, group_size, bits), one(global_scale), one(weight_scale_2),
-        one(bias), activation, sorted_indices, plan, out_dtype, precision, engine, stream))[0]
+    arrays = x, (w, scales, biases), lhs_indices, rhs_indices, global_scale, weight_scale_2, bias
+    words = transpose, group_size, bits, mode, out_dtype, precision, engine, activation
+    if plan is None and not _recording:
+        y = _warm_qmm.call(stream, arrays, words)
+        if y is not None:
+            return y
+    call = Call("gather_qmm", x, (Group(w, scales, biases),), lhs_indices, rhs_indices, transpose, (mode, group_size, bits), one(global_scale),
+                one(weight_scale_2), one(bias), activation, sorted_indices, plan, out_dtype, precision, engine, stream)
+    return _expert_call.run(call, (_warm_qmm, arrays, words))[0]
 
 
 def describe_gather_mm(a, b, lhs_indices=None, rhs_indices=None, *, sorted_indices=False, plan=None, bias=None, activation=None, out_dtype=None,

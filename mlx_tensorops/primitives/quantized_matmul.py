@@ -1,4 +1,4 @@
-"""The public ``quantized_matmul``: one dictionary look-up, the guard, the enqueue."""
+"""The public ``quantized_matmul``: a warm call, or one dictionary look-up, the guard, the enqueue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .. import device, formats, resolve, tracing
 from ..epilogues import Epilogue
 from ..errors import ShapeError, fail
 from ..spec import WeightedSpec
-from . import _arguments, _enqueue, _qgemm_run, _shapes, _weights
+from . import _arguments, _enqueue, _products, _qgemm_run, _shapes, _warm, _weights
 from ._weighted_signature import names, problem_of
 from ._weights import Group
 
@@ -16,14 +16,17 @@ OP, FAMILY_NAME = "quantized_matmul", "qgemm"
 
 
 class Plan(NamedTuple):
-    """A resolved call: the decision, the shape guard, and what runs."""
+    """A resolved call: the decision, the shape guard, what runs, and the native product that runs the next one."""
 
     decision: resolve.Decision
     guard: Callable
     run: Callable
+    product: Any
 
 
 _plans: dict[tuple, Plan] = {}
+_warm_calls = _warm.Warm()
+_recording = tracing.recording
 _forced, _is_gpu, _emulator = device.forced_here, device.is_gpu, _enqueue.emulator
 
 
@@ -59,6 +62,12 @@ def quantized_matmul(x, w, scales, biases=None, transpose=True, group_size=None,
     weights to x's type once. Engine mlx is MLX's own operation, whose CPU kernels accumulate in x's type; where it lacks something the
     whole formula is computed in f32 and rounded once.
     """
+    arrays = x, w, scales, biases, global_scale, weight_scale_2, bias, residual
+    words = transpose, group_size, bits, mode, out_dtype, precision, engine, activation
+    if not _recording:
+        y = _warm_calls.call(stream, arrays, words)
+        if y is not None:
+            return y
     if transpose is not True and transpose is not False:  # 1 would find the plan of True
         _arguments.flag(OP, "transpose", transpose)
     try:
@@ -82,7 +91,9 @@ def quantized_matmul(x, w, scales, biases=None, transpose=True, group_size=None,
         global_scale = _factor(global_scale, weight_scale_2, group_size, bits, mode)
     if bias is not None or residual is not None:
         bias, residual = _floating(bias, residual)
-    return plan.run(x, w, scales, biases, global_scale, bias, residual, stream)
+    y = plan.run(x, w, scales, biases, global_scale, bias, residual, stream)
+    _warm_calls.learn(arrays, words, plan.product)
+    return y
 
 
 def describe(x, w, scales, biases=None, transpose=True, group_size=None, bits=None, mode="affine", *, global_scale=None, weight_scale_2=None,
@@ -118,7 +129,8 @@ def _make_plan(x, w, scales, biases, transpose, group_size, bits, mode, global_s
                activation, residual, stream) -> Plan:
     decision, fmt, natural = _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scale, weight_scale_2, out_dtype, precision,
                                      engine, bias, activation, residual, stream)
-    return Plan(decision, _guard(fmt, transpose, decision.spec.batched), _qgemm_run.runner(decision, fmt, natural, x, Group(w, scales, biases)))
+    return Plan(decision, _guard(fmt, transpose, decision.spec.batched), _qgemm_run.runner(decision, fmt, natural, x, Group(w, scales, biases)),
+                _products.of(decision))
 
 
 def _decide(x, w, scales, biases, transpose, group_size, bits, mode, global_scale, weight_scale_2, out_dtype, precision, engine, bias,

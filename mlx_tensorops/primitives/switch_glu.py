@@ -8,12 +8,15 @@ from typing import Any
 from .. import tracing
 from ..epilogues import GATES
 from ..errors import DTypeError, ShapeError, fail
-from . import _arguments, _combine, _expert_call, _weights, gated, matmul, quantized_matmul
+from . import _arguments, _combine, _expert_call, _products, _warm, _weights, gated, matmul, quantized_matmul
 from ._expert_call import Call, one
 from ._tile_plan_build import tile_plan
 from ._weights import Group
 
 OP = "switch_glu"
+
+_warm_calls = _warm.Warm()
+_recording = tracing.recording
 
 
 def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_size=None, bits=None, mode="affine", *, activation="swiglu",
@@ -43,6 +46,13 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     Engine notes: what the activation gives is kept in the common type of x and the weights. Engine cpu adds the experts up in f32 without
     storing their results; the Metal engines store them in the result's type, as MLX does.
     """
+    arrays = x, gate, up, down, indices, scores
+    options = transpose, group_size, bits, mode, activation, out_dtype, precision, engine
+    plain = bias is None and global_scale is None and weight_scale_2 is None and shared is None and shared_scores is None and plan is None
+    if plain and not _recording:
+        y = _warm_calls.call(stream, arrays, options)
+        if y is not None:
+            return y
     import mlx.core as mx
 
     down = _weights.as_group(OP, "down", down)
@@ -61,6 +71,8 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     bias, amax, prescaled = map(one, for_down)
     last = Call("gather_mm" if dense else "gather_qmm", hidden, (down,), None, indices, transpose, _weights.no_mode(OP, words) if dense else words, amax,
                 prescaled, bias, None, False, plan, out_dtype, precision, decision.engine, stream)
+    if plain:
+        _warm_calls.learn(arrays, options, _products.layer(decision, _expert_call.lookup(last).decision))
     if scores is None:
         return _expert_call.run(last)[0].squeeze(-2)
     every = None if shared is None else _shared(mx, x, shared, first._replace(engine=decision.engine))
