@@ -106,13 +106,10 @@ PLANS = {
     "one row too many": ("r < rows_here ? order", "r <= rows_here ? order"),
     "rows past the tile stored": ("r >= first && r < end ? results[r]", "r >= first ? results[max(r % 32, 0)]"),
     "no wait for the tiles": ("threadgroup_barrier(mem_flags::mem_threadgroup);  // the tiles are complete", ""),
-    "no wait for the readers": ("threadgroup_barrier(mem_flags::mem_threadgroup);  // nobody reads the tiles any more", ""),
     "no wait for the row numbers": ("threadgroup_barrier(mem_flags::mem_threadgroup);  // the numbers are written", ""),
     "gate and up swapped": ("op.run(left0, right, c_gate00);", "op.run(left0, right, c_up00);"),
-    "up not zeroed": ("  zero(c_up00);", ""),
     "the last rows stored one too early": ("const int r = begin + thread_index / BN", "const int r = begin - 1 + thread_index / BN"),
     "the last rows' weights not theirs": ("w[column * B_N + k * B_K]", "w[column * B_N]"),
-    "the last rows' x one further": ("const int r = row + i * TAIL_GROUPS;", "const int r = row + i * TAIL_GROUPS + 1;"),
 }
 
 
@@ -143,9 +140,7 @@ RUNS = {
     "a run one row too long": ("end < rows_here && experts[(row0 + end) * p.experts_step] == expert", "end < rows_here && experts[(row0 + end - 1) * p.experts_step] == expert"),
     "the first row's expert for all": ("experts[(row0 + first) * p.experts_step]", "experts[row0 * p.experts_step]"),
     "ids that name nobody": ("if (expert < 0 || expert >= p.experts_count) {", "if (false) {"),
-    "no wait for the run before": ("threadgroup_barrier(mem_flags::mem_threadgroup);  // the next run may overwrite scratch", ""),
     "x by row and not by index": ("x_rows[result * p.x_rows_step]", "result"),
-    "rows of the run before, too": ("fragment < end && fragment + OM > first", "fragment < end && fragment + OM > first + 15"),
 }
 
 

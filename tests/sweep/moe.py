@@ -60,6 +60,6 @@ def _sizes(choice: pool.Choice, rng: np.random.Generator, most: int) -> tuple[in
 
 def _large(number: int, histogram: tuple) -> None:
     """The heights that policy takes, in the fast build."""
-    for kernel, code, group in (("staged 64 op16", ("nvfp4", 4, ""), 16), ("staged 128", ("affine", 4, ""), 32), ("vector 4", ("mxfp4", 4, ""), 32)):
+    for kernel, code, group in (("staged 64", ("nvfp4", 4, ""), 16), ("staged 128", ("affine", 4, ""), 32), ("vector 4", ("mxfp4", 4, ""), 32)):
         choice = pool.Choice("gather", kernel, code, group, "bfloat16", "bfloat16", True, ("plan", "runs")[number % 2], False, "n", "ragged", "", "")
         right(choice, SEED + number, layout="nax", histogram=histogram, sizes=(9, group), checked=False)
