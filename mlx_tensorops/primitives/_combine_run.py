@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .. import resolve
 from ..spec import CombineSpec
-from . import _enqueue
+from . import _enqueue, _replay
 from ._arguments import dtype_name
-from ._axes import merged, split
+from ._axes import merged
 from ._kernel import Kernel
 from .combine import FAMILY, FLOATS, composed
 
@@ -25,7 +25,6 @@ def combine(mx, y, scores, addend=None, addend_scores=None, *, out: str, stream=
     Returns:
         ``[..., N]``.
     """
-    tokens = y.shape[:-2]
     arrays = dict(y=merged(mx, y, 2), scores=merged(mx, scores, 1))
     if addend is not None:
         arrays["addend"] = merged(mx, addend, 1)
@@ -33,10 +32,10 @@ def combine(mx, y, scores, addend=None, addend_scores=None, *, out: str, stream=
         arrays["addend_scores"] = merged(mx, addend_scores.squeeze(-1), 0)
     arrays = {name: x if dtype_name(x.dtype) in FLOATS else x.astype(mx.float32) for name, x in arrays.items()}
     if 0 in y.shape:  # a node without input is zero, and the addend is not
-        return split(mx, composed(mx, **arrays).astype(getattr(mx, out)), tokens)
+        return _replay.like(mx, CombineSpec.op, composed(mx, **arrays).astype(getattr(mx, out)), scores, 1)
     spec = CombineSpec(**{name: dtype_name(x.dtype) for name, x in arrays.items()}, out=out)
     context = _enqueue.context(stream)
     kernel = _kernels.get((spec, context))
     if kernel is None:
         kernel = _kernels[spec, context] = Kernel(resolve.resolve(FAMILY.name, spec, "simdgroup", context), spec.op)
-    return split(mx, kernel.launch(arrays, stream)[0], tokens)
+    return _replay.like(mx, CombineSpec.op, kernel.launch(arrays, stream)[0], scores, 1)

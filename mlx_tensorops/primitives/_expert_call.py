@@ -85,7 +85,7 @@ def describe(c: Call) -> tuple[resolve.Decision, tuple]:
     decision, _ = _decide(c)
     found = Plan(decision, _guard(c.op, decision.spec), None, None)
     rows = guarded(mx, found, c)
-    form, arrays, _, _ = _gather_run.place(mx, decision, c.x, c.groups, rows, *per_expert(mx, found, c), c.stream)
+    form, arrays, _ = _gather_run.place(mx, decision, c.x, c.groups, rows, *per_expert(mx, found, c), c.stream)
     decision = _gather_run.resolved(decision, form)
     spec = decision.spec
     return decision, tuple(arrays[name].shape for name in names(problem_of(spec), spec.epilogue))

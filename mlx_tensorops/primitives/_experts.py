@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from ..errors import DTypeError, ShapeError, fail
 from ..plans import TilePlan
-from . import _shapes
+from ..rules import dim, eq, every, rule, select
+from . import _replay, _shapes
 from ._arguments import dtype_name
 from ._axes import broadcast, merged
 from ._weighted_signature import PLAN
@@ -163,6 +164,54 @@ def flat_rows(mx, lhs, x: tuple, batch: tuple):
         source = default(mx, own)
     source = merged(mx, broadcast(mx, source, batch), 0)
     return (source[:, None] * m + mx.arange(m, dtype=mx.int32)).reshape(-1) if m > 1 else source
+
+
+@lru_cache(maxsize=1024)
+def _result_axes(op: str, axes: tuple, leads: bool, m: int, fixed: tuple) -> _replay.Axes:
+    """Axes of the result from the shapes of x, of lhs if there is one, and of rhs, or the weights in its place.
+
+    Args:
+        axes: number of axes of each, of x and the weights without their matrices'; None for no lhs.
+        leads: whether row r of R multiplies row r // (R / X) of x's X rows, as ``flat_rows`` found.
+        m: rows of a matrix of x where ids stand for several, else 0.
+        fixed: (number of the array, sizes) whose leading axes must be those of the trace.
+    """
+    x, lhs, rhs = axes
+    left = [dim(1 if lhs is None else 2, axis) for axis in range(x if lhs is None else lhs)]
+    right = [dim(2 if lhs is None else 3, axis) for axis in range(rhs)]
+    count = max(len(left), len(right))
+    left, right = ([rule(1)] * (count - len(side)) + side for side in (left, right))
+    sizes = [select(eq(a, 1), b, a) for a, b in zip(left, right)]
+    checks = [(every(*(eq(a, 1) | eq(b, 1) | eq(a, b) for a, b in zip(left, right))), "the leading axes of x and the indices must broadcast")]
+    if leads:
+        one = [eq(a, 1) for a in left]
+        checks.append((every(*(eq(a, size) | every(*one[i:]) for i, (a, size) in enumerate(zip(left, sizes)))),
+                       "traced where x repeats along the last axes of the indices alone"))
+    if m:
+        checks.append((eq(dim(1, -2), m), f"traced for {m} rows of x to an index"))
+        whole = rule(1)
+        for a, b in zip(left, right):
+            whole = every(whole, eq(a, b))
+        checks += [(whole, "traced for one index to each matrix of x")] if leads else []
+    for number, shape in fixed:
+        checks.append((every(*(eq(dim(number, axis), size) for axis, size in enumerate(shape))), f"traced for leading axes {shape}"))
+    return _replay.Axes(op, 3 if lhs is None else 4, (*sizes, dim(1, -2)), tuple(checks))
+
+
+def as_result(mx, op: str, x, w, rows: Rows, leads: bool):
+    """A function that gives a flat result ``[rows, N]`` its leading axes, those of the indices and the rows of x's matrices."""
+    lhs, rhs = rows.lhs, rows.rhs
+    fixed = ()
+    if lhs is not None or not leads:
+        fixed += ((1, x.shape[:-2]),)  # the range of lhs, or the row numbers made here
+    if lhs is None and not leads and rhs is not None:
+        fixed += ((2, rhs.shape),)
+    if rhs is None:
+        fixed += ((2 if lhs is None else 3, w.shape[:-2]),)
+    axes = x.ndim - 2, None if lhs is None else lhs.ndim, w.ndim - 2 if rhs is None else rhs.ndim
+    how = _result_axes(op, axes, leads, x.shape[-2] if x.shape[-2] != 1 else 0, fixed)
+    like = (x, *(() if lhs is None else (lhs,)), w if rhs is None else rhs)
+    return lambda y: how.of(mx, y, *like)
 
 
 def _leads(own: tuple, batch: tuple) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import Callable
 
 from .. import device, formats, resolve
 from ..errors import ShapeError, fail
+from ..policies import weighted
 from ..spec import WeightedSpec
-from . import _compose, _enqueue, _experts
+from ..variant import VariantSet
+from . import _compose, _enqueue, _experts, _replay
 from ._arguments import FLOATS, dtype_name
-from ._axes import merged, split
+from ._axes import merged
 from ._experts import Rows
 from ._kernel import Kernel
 from ._tile_plan_build import tile_plan
@@ -136,23 +139,22 @@ def in_range(mx, rows: Rows, matrices: int, experts: int):
 
 
 def variants(decision, natural: str, without_rows: Callable | None = None) -> Callable:
-    """Engines mpp and simdgroup: rows sorted by expert, or a tile plan; the caller's, or one made here."""
+    """Engines mpp and simdgroup: rows sorted by expert, rows so few that each stands alone, or a tile plan; the caller's, or one made here."""
     import mlx.core as mx
 
     without_rows = without_rows or _mlx(decision, natural)
     kernels: dict[tuple, Kernel] = {}
 
     def run(x, groups, rows, scales, biases, stream):
-        empty = 0 in x.shape or 0 in groups[0].w.shape
-        if not empty:
-            with _compose.on(mx, stream):
-                form, arrays, valid, shape = place(mx, decision, x, groups, rows, scales, biases, stream)
-                if 0 not in shape:
-                    kernel = kernels.get(form)
-                    if kernel is None:
-                        kernel = kernels[form] = Kernel(resolved(decision, form), decision.spec.op)
-                    return [masked(mx, split(mx, y, shape[:-1]), valid) for y in kernel.launch(arrays, stream)]
-        return without_rows(x, groups, rows, scales, biases, stream)
+        with _compose.on(mx, stream):
+            if x.shape[-2] == 0 or 0 in groups[0].w.shape:
+                like = [array for array in (x, rows.lhs, rows.rhs, groups[0].w) if array is not None]
+                return [_replay.fixed(mx, decision.spec.op, y, *like) for y in without_rows(x, groups, rows, scales, biases, stream)]
+            form, arrays, finish = place(mx, decision, x, groups, rows, scales, biases, stream)
+            kernel = kernels.get(form)
+            if kernel is None:
+                kernel = kernels[form] = Kernel(resolved(decision, form), decision.spec.op)
+            return [finish(y) for y in kernel.launch(arrays, stream)]
 
     return run
 
@@ -167,17 +169,27 @@ def resolved(decision, form: tuple):
     return replace(resolve.resolve(FAMILY_OF[spec.op], spec, decision.engine, _enqueue.context()), why=decision.why)
 
 
+def alone(variants: VariantSet | None, rows: int, experts: int) -> bool:
+    """Whether so few rows meet so many experts that each is a run of its own to the kernels that policy takes for them: no plan, in any order."""
+    return variants is not None and weighted.few(rows, experts) and _has_single_rows(variants)
+
+
+@lru_cache(maxsize=None)
+def _has_single_rows(variants: VariantSet) -> bool:
+    return any(v.size == "few" and v.tile.m == 1 for v in variants.rows)
+
+
 def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
-    """((row source, whether rows of x are named, the plan's block_m), arrays as kernels take them, where ids of x are in range or None,
-    shape of the result)."""
+    """((row source, whether rows of x are named, the plan's block_m), arrays as kernels take them, what makes the caller's result of theirs)."""
     spec, fmt = decision.spec, format_of(decision.spec)
     expert_batch = groups[0].w.shape[:-2]
-    experts, n = math.prod(expert_batch), columns(groups[0].w, fmt, spec.weights.transpose)
+    experts = math.prod(expert_batch)
     batch = _experts.pairs(x.shape[:-2], expert_batch, rows.lhs, rows.rhs)
     if (count := max(math.prod(batch) * x.shape[-2], math.prod(x.shape[:-1]))) >= INT32_LIMIT:
         fail(spec.op, f"{count} rows, and kernels count fewer than 2**31", instead="split the indices", cls=ShapeError)
     source = _experts.flat_rows(mx, rows.lhs, x.shape, batch)
-    valid = None if rows.lhs is None or rows.lhs_known else mx.broadcast_to(_experts.in_range(mx, rows.lhs, math.prod(x.shape[:-2])), batch)
+    valid = None if rows.lhs is None or rows.lhs_known else _experts.in_range(mx, rows.lhs, math.prod(x.shape[:-2]))
+    as_result = _experts.as_result(mx, spec.op, x, groups[0].w, rows, source is None)
     multiplied = getattr(mx, spec.x)
     arrays = dict(x=merged(mx, x if x.dtype == multiplied else x.astype(multiplied), 1), x_rows=source)
     stored = getattr(mx, spec.weights.stored)
@@ -192,12 +204,11 @@ def place(mx, decision, x, groups, rows: Rows, scales, biases, stream):
     plan = rows.plan
     if plan is None:
         ids = _experts.flat_ids(mx, rows.rhs, x.shape[-2], expert_batch, batch)
-        if not rows.sorted:
+        if not rows.sorted and not alone(decision.variants, ids.size, experts):
             plan = tile_plan(ids, num_experts=experts, stream=stream)
     if plan is not None:
         arrays |= _experts.plan_arrays(plan)
     else:
         arrays["experts"] = ids
-        if source is None and arrays["x"].shape[0] != ids.shape[0]:
-            arrays["x_rows"] = source = mx.arange(ids.shape[0], dtype=mx.int32) // (ids.shape[0] // arrays["x"].shape[0])
-    return ("runs" if plan is None else "plan", source is not None, 0 if plan is None else plan.block_m), arrays, valid, (*batch, x.shape[-2], n)
+    form = "runs" if plan is None else "plan", source is not None, 0 if plan is None else plan.block_m
+    return form, arrays, lambda y: masked(mx, as_result(y), valid)

@@ -7,8 +7,8 @@ from typing import Callable
 
 from ..errors import ShapeError, fail
 from ..formats import Format
-from . import _arguments, _compose, _shapes
-from ._axes import broadcast, merged, split
+from . import _arguments, _compose, _replay, _shapes
+from ._axes import broadcast, merged
 from ._kernel import Kernel
 from ._weighted_signature import INT32_LIMIT
 from ._weights import Group, alike, columns, first_matrix, for_kernels
@@ -112,7 +112,7 @@ def _variants(decision, fmt: Format, natural: str) -> Callable:
 
     def run(x, w, scales, biases, scale, bias, residual, stream):
         if not x.shape[-1]:
-            return without_k(x, w, scales, biases, scale, bias, residual, stream)
+            return _replay.fixed(mx, OP, without_k(x, w, scales, biases, scale, bias, residual, stream), x)
         _check_addends(decision.spec, fmt, x, w, bias, residual)
         with _compose.on(mx, stream):
             arrays, unplace = place(mx, decision.spec, fmt, x, Group(w, scales, biases), scale, bias, residual)
@@ -135,19 +135,29 @@ def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tupl
 
 def _flat(mx, x, group: Group, shape: tuple):
     """x with its leading axes as rows, the weights as they are; how addends follow, and the way back."""
+    repeated = False
+
     def addend(value):
+        nonlocal repeated
         if value is None or x.ndim == value.ndim == 2:
             return value
+        if value.shape == shape:
+            return merged(mx, value, 1)
         if math.prod(value.shape[:-1]) == 1:
             return value.reshape(1, value.shape[-1] if value.ndim else 1)
+        repeated = True
         return merged(mx, broadcast(mx, value, shape), 1)
 
-    return merged(mx, x, 1), group, addend, lambda y: split(mx, y, shape[:-1])
+    def unplace(y):
+        y = _replay.like(mx, OP, y, x, 1)
+        return _replay.fixed(mx, OP, y, x) if repeated else y
+
+    return merged(mx, x, 1), group, addend, unplace
 
 
 def _stacked(mx, x, group: Group, shape: tuple):
     """One axis of matrices on both sides. Axes along which the weights repeat become rows of x: the weights are never copied."""
-    axes = len(shape) - 2
+    axes, w = len(shape) - 2, group.w
     own_sizes = (1,) * (axes + 2 - group.w.ndim) + group.w.shape[:-2]
     own = [i for i in range(axes) if own_sizes[i] != 1]
     shared = [i for i in range(axes) if own_sizes[i] == 1]
@@ -167,7 +177,7 @@ def _stacked(mx, x, group: Group, shape: tuple):
 
     def unplace(y):
         y = y.reshape(*(shape[i] for i in order[:-1]), shape[-1])
-        return y.transpose([order.index(i) for i in range(axes + 2)])
+        return _replay.fixed(mx, OP, y.transpose([order.index(i) for i in range(axes + 2)]), x, w)
 
     group = Group(*(part if part is None else part.reshape(matrices, *part.shape[-2:]) for part in group))
     return stack(x), group, addend, unplace

@@ -12,6 +12,7 @@ from ..policies import tile_plan as table
 from ..spec import TilePlanSpec
 from ..variant import VariantSet
 from . import _enqueue, _tile_plan_mlx
+from ._axes import merged
 from .tile_plan import FAMILY, ID_TYPES
 
 BUILDERS = ("auto", "host", *select.ENGINES)
@@ -116,7 +117,7 @@ def _simdgroup(ids, num_experts: int, block_m: int, spec: TilePlanSpec, stream) 
     if _enqueue.emulator() is not None:
         stream = _enqueue.cpu_stream(stream)
     with mx.stream(mx.default_device() if stream is None else stream):
-        flat = ids.reshape(-1)
+        flat = merged(mx, ids, 0)
         if _name(flat.dtype) not in ID_TYPES:
             flat = _tile_plan_mlx.bounded(flat, num_experts)
         sizes = mx.broadcast_to(mx.array(0, mx.uint8), (num_experts, block_m))  # one byte, there for its shape

@@ -238,7 +238,7 @@ def _scalars(v: Variant, flow, p: Problem, f: Facts):
     if p.rows != "whole":
         yield Scalar("experts_count", "int", dim(f.number["w" + p.suffixes[0]], 0))
         yield Scalar("x_count", "int", dim(0, 0))
-    if p.rows == "plan" and not p.indirect:
+    if p.rows != "whole" and not p.indirect:
         yield Scalar("rows_per_x", "int", maximum(f.M // maximum(dim(0, 0), 1), 1))
     if flow.k_slice:
         yield Scalar("k_slice", "int", flow.k_slice(v))
@@ -286,10 +286,8 @@ def checks(p: Problem, epilogue, transpose: bool, batched: bool) -> tuple[Check,
         tiles = [dim(f.number[name], 0) for name in PLAN[:3]]
         found.append(Check(every(*(eq(ndim(f.number[name]), 1) for name in PLAN), eq(tiles[0], tiles[1]), eq(tiles[0], tiles[2])),
                            "a plan's three tile arrays must have one length", "build it with tile_plan"))
-    if p.rows == "plan" and not p.indirect:
-        found.append(Check(every(dim(0, 0) > 0, eq(f.M % maximum(dim(0, 0), 1), 0)) | eq(f.M, 0), "the plan's rows must be a multiple of x's", "pass lhs_indices"))
-    elif p.rows == "runs" and not p.indirect:
-        found.append(Check(eq(dim(0, 0), f.M), "each sorted id must have its row of x", "pass lhs_indices"))
+    if p.rows != "whole" and not p.indirect:
+        found.append(Check(every(dim(0, 0) > 0, eq(f.M % maximum(dim(0, 0), 1), 0)) | eq(f.M, 0), "the rows of the result must be a multiple of x's", "pass lhs_indices"))
     if p.indirect:
         found.append(Check(every(eq(ndim(f.number["x_rows"]), 1), eq(dim(f.number["x_rows"], 0), f.M)), "x_rows must name one row of x for each row", "flatten it"))
     found.append(Check(every(f.M < INT32_LIMIT, f.N < INT32_LIMIT, f.K < INT32_LIMIT), "M, N and K must be below 2**31", 'split the product, or engine="auto"'))

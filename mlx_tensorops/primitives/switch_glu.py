@@ -8,7 +8,8 @@ from typing import Any
 from .. import tracing
 from ..epilogues import GATES
 from ..errors import DTypeError, ShapeError, fail
-from . import _arguments, _combine, _expert_call, _products, _warm, _weights, gated, matmul, quantized_matmul
+from . import _arguments, _combine, _expert_call, _gather_run, _products, _replay, _warm, _weights, gated, matmul, quantized_matmul
+from ._axes import merged
 from ._expert_call import Call, one
 from ._tile_plan_build import tile_plan
 from ._weights import Group
@@ -65,7 +66,7 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     if tracing.recording:
         tracing.call(OP, decision, (x.shape, _shape(indices)))
     if plan is None and decision.variants is not None:
-        plan = tile_plan(indices, num_experts=math.prod(first.groups[0].w.shape[:-2]), stream=stream)
+        plan = _plan(first, decision.variants)
     hidden = _expert_call.run(first._replace(plan=plan, engine=decision.engine))[0]  # [..., k, 1, I]
     dense = down.scales is None
     bias, amax, prescaled = map(one, for_down)
@@ -91,8 +92,16 @@ def describe_switch_glu(x, gate, up, down, indices, scores=None, transpose=True,
     words = (mode, group_size, bits)
     first = gated.call(x[..., None, None, :], gate, up, None, indices, transpose, words, activation, *for_two, False, plan, None, precision, engine, stream)
     if plan is None:
-        first = first._replace(plan=tile_plan(indices, num_experts=math.prod(first.groups[0].w.shape[:-2]), stream=stream))
+        first = first._replace(plan=_plan(first, _expert_call.lookup(first).decision.variants))
     return _expert_call.describe(first)
+
+
+def _plan(first: Call, variants):
+    """The plan that both steps share, None where the rows are so few that each goes alone."""
+    experts = math.prod(first.groups[0].w.shape[:-2])
+    if _gather_run.alone(variants, math.prod(_shape(first.rhs)), experts):
+        return None
+    return tile_plan(first.rhs, num_experts=experts, stream=first.stream)
 
 
 def _triple(name: str, value) -> tuple[tuple | None, Any]:
@@ -139,7 +148,7 @@ def _shared(mx, x, shared, of_experts: Call):
     groups = [_weights.as_group(OP, f"shared {name}", value) for name, value in zip(("gate", "up", "down"), shared)]
     first, down = [Group(*(part if part is None else part[None] for part in group)) for group in groups[:2]], groups[2]
     hidden = _expert_call.run(of_experts._replace(
-        x=x.reshape(1, -1, x.shape[-1]), groups=tuple(first), rhs=None, mode=of_experts.mode if first[0].scales is not None else None, amax=None,
+        x=mx.expand_dims(merged(mx, x, 1), 0), groups=tuple(first), rhs=None, mode=of_experts.mode if first[0].scales is not None else None, amax=None,
         prescaled=None, bias=None, sorted_indices=True, plan=None))[0][0]
     options = dict(out_dtype=mx.float32, precision=of_experts.precision, engine=of_experts.engine, stream=of_experts.stream)
     if down.scales is None:
@@ -147,4 +156,4 @@ def _shared(mx, x, shared, of_experts: Call):
     else:
         mode, group_size, bits = of_experts.mode or ("affine", None, None)
         y = quantized_matmul.quantized_matmul(hidden, *down, of_experts.transpose, group_size, bits, mode, **options)
-    return y.reshape(*x.shape[:-1], y.shape[-1])
+    return _replay.like(mx, OP, y, x, 1)

@@ -153,9 +153,10 @@ def test_explain_and_trace():
     assert told.engine == "cpu" and told.flops == 2 * 7 * 32 * 64
     down = mx.quantize(floats((5, 64, 64), 3))
     gate = mx.quantize(floats((5, 64, 64), 4))
-    with on("mpp"), mt.trace() as trace:
-        mx.eval(mt.switch_glu(X[:, 0], gate, gate, down, RIGHT[:, None], mx.ones((7, 1)), engine="mpp"))
-    assert [call.op for call in trace.calls] == ["switch_glu", "tile_plan", "gather_gateup", "gather_qmm"]
+    for k, planned in ((3, ["tile_plan"]), (1, [])):  # 21 rows of 5 experts; 7 rows are few, and need no plan
+        with on("mpp"), mt.trace() as trace:
+            mx.eval(mt.switch_glu(X[:, 0], gate, gate, down, mx.repeat(RIGHT[:, None], k, 1), mx.ones((7, k)), engine="mpp"))
+        assert [call.op for call in trace.calls] == ["switch_glu", *planned, "gather_gateup", "gather_qmm"]
     assert [d["kernel"].split("_")[0] for d in trace.dispatches if "tile_plan" not in d["kernel"]] == ["gateup", "gather", "combine"]
 
 
