@@ -91,7 +91,7 @@ bool WarmCalls::describe(PyObject* arrays, PyObject* words, Key& key, Arguments&
   for (Py_ssize_t i = 0; i < size; i++) {
     PyObject* word = PyTuple_GET_ITEM(words, i);
     if (reinterpret_cast<PyObject*>(Py_TYPE(word)) == dtype_type_) {  // each read of a dtype makes another object
-      key.codes[key.code_count++] = kType | code_of(*nb::inst_ptr<mx::Dtype>(word));
+      key.codes[key.code_count++] = kType | static_cast<uint16_t>(i << 4) | code_of(*nb::inst_ptr<mx::Dtype>(word));
       word = Py_None;
     }
     key.objects[key.object_count++] = word;
