@@ -36,8 +36,11 @@ def gather_mm(a, b, lhs_indices=None, rhs_indices=None, *, sorted_indices=False,
         TensorOpsError: an index that the host can see is out of range.
         EngineError: the named engine does not exist or cannot run this here; the text says why.
 
-    Engine notes: engines mpp and simdgroup run emulated inside ``hostmetal.active()``; they read b in place whatever its strides,
-    and make a plan unless one is passed or the indices are sorted. Engine mlx keeps indices of MLX arrays in range before MLX sees them.
+    Engine notes: engines mpp and simdgroup run emulated inside ``hostmetal.active()``; they read b in place whatever its strides.
+    Rows fewer than 16, or than the experts, go one by one in any order; for others a plan is made unless one is passed or the indices are sorted.
+    ``mx.compile(shapeless=True)`` replays other sizes where each index has one row of a and lhs_indices are not given; elsewhere, and in
+    gradients, it raises. A replay walks its rows as the traced call did: trace with many. Engine mlx keeps indices of MLX arrays in
+    range before MLX sees them.
     """
     arrays = a, b, lhs_indices, rhs_indices, None, None, bias
     words = out_dtype, precision, engine, activation

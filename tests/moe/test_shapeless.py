@@ -122,6 +122,9 @@ def test_what_cannot_be_replayed_raises(engine):
                 "traced shapes alone|reshape|broadcast")
         refused(shapeless(lambda x, right: mt.gather_mm(x, mx.zeros((E, 0, N)), rhs_indices=right, engine=engine)),
                 (mx.ones((2, 3, 1, 0)), mx.zeros((2, 3), mx.int32)), (mx.ones((3, 2, 1, 0)), mx.zeros((3, 2), mx.int32)), "traced shapes alone")
+        grads = shapeless(mx.grad(lambda x, right: (gather(x, right) ** 2).sum()))
+        with pytest.raises(ValueError, match="cannot infer output shapes"):  # the scatter of MLX's own gradient
+            grads(mx.ones((2, 3, 1, 1, K)), mx.zeros((2, 3, 2), mx.int32))
 
 
 def test_gradients_pass_the_leading_axes():
