@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import mlx_tensorops as mt
+from mlx_tensorops.primitives import _replay
 from mlx_tensorops.reference import to_float64
 from tests.moe.api import ids, products
 from tests.quant.api import floats, on, one, over, stack
@@ -135,3 +136,12 @@ def test_gradients_pass_the_leading_axes():
         got = mx.grad(lambda x: (mt.quantized_matmul(x, *stored, **words, engine="mpp") ** 2).sum())(x)
         want = 2 * (to_float64(x) @ w) @ w.T
         assert got.shape == x.shape and np.abs(to_float64(got) - want).max() <= 2e-5 * np.abs(want).max()
+
+
+def test_a_reshape_would_give_the_sizes_of_the_trace(monkeypatch):
+    """What the node that splits is for: with MLX's reshape in its place these replays are wrong in silence."""
+    stored, _, words = one("nvfp4", N, K, seed=1)
+    monkeypatch.setattr(_replay.Axes, "of", lambda self, mx, y, x: mx.reshape(y, (*x.shape[:-1], N)))
+    with on("mpp"):
+        compiled = shapeless(lambda x: mt.quantized_matmul(x, *stored, **words, engine="mpp"))
+        assert [compiled(floats((*tokens, K), 1)).shape for tokens in ((2, 3), (3, 2))] == [(2, 3, N), (2, 3, N)]
