@@ -215,49 +215,43 @@ static void order_for_quant_dot(const float* src, int64_t k, float* dst, int64_t
     for (int j = 0; j < kStepCodes; j++) dst[j] = src[i + D::kOrder[j]];
 }
 
-// kRows rows of x against kColumns stored rows. kSumsFirst: a scale multiplies the sum over its step instead of every weight, which
-// saves a multiplication for each of them.
-template <typename D, int kRows, int kColumns, bool kSumsFirst>
-static ALWAYS_INLINE void quant_dot_block(const D& d, const QuantRows& q, int bits, int64_t steps, int64_t ahead, int64_t rows, const float* x,
-                                          int64_t n, int64_t columns, float* y, int64_t y_stride, bool accumulate) {
-  // Two accumulators per output where registers allow: one FMA chain has a latency of 4 cycles.
-  constexpr int kChains = kRows == 1 && (kSumsFirst ? D::kPairs : kStepVectors > 1) ? 2 : 1;
-  V acc[kRows][kColumns][kChains];
+// kRows rows of x against one stored row: two rows side by side, which read x half as often, are a third slower from memory, because
+// its prefetcher follows one stream. kSumsFirst: a scale multiplies the sum over its step instead of every weight, which saves a
+// multiplication for each of them.
+template <typename D, int kRows, bool kSumsFirst>
+static ALWAYS_INLINE void quant_dot_row(const D& d, const QuantRows& q, int bits, int64_t steps, int64_t ahead, int64_t rows, const float* x,
+                                        int64_t n, float* y, int64_t y_stride, bool accumulate) {
+  // Several accumulators per output where registers allow: one FMA chain has a latency of 4 cycles.
+  constexpr int kVectors = (D::kPairs ? 2 : 1) * kStepVectors;
+  constexpr int kWanted = kSumsFirst ? 2 : kRows == 1 ? 4 : kRows <= 4 ? 2 : 1;
+  constexpr int kChains = kWanted < kVectors ? kWanted : kVectors;
+  V acc[kRows][kChains];
   for (int r = 0; r < kRows; r++)
-    for (int c = 0; c < kColumns; c++)
-      for (int h = 0; h < kChains; h++) acc[r][c][h] = zero();
-  // Past the end the last row is taken again, and its sums are dropped.
-  const int64_t second = kColumns == 2 && n + 1 < columns ? n + 1 : n;
-  const uint8_t* codes[2] = {q.codes + n * q.stride, q.codes + second * q.stride};
-  const ScaleRow scales[2] = {ScaleRow(q, n), ScaleRow(q, second)};
-  auto multiply = [&](auto count, int c, const Groups& groups, V* v) __attribute__((always_inline)) {
+    for (int h = 0; h < kChains; h++) acc[r][h] = zero();
+  const uint8_t* codes = q.codes + n * q.stride;
+  const ScaleRow scales(q, n);
+  auto take = [&](auto count, int64_t i, bool last) __attribute__((always_inline)) {
     constexpr int kCount = decltype(count)::kValue;
+    const Groups groups(q, i);
+    V v[kCount * kStepVectors];
+    decode_steps<kCount>(d, codes, i * 2 * bits, last, bits, v);
     if constexpr (kSumsFirst) {
       for (int s = 0; s < kCount; s++)
         for (int r = 0; r < kRows; r++) {
           const float* in = x + (s * kRows + r) * kStepCodes;
           V sum = mul(v[s * kStepVectors], load(in));
           for (int j = 1; j < kStepVectors; j++) sum = fma(v[s * kStepVectors + j], load(in + j * kLanes), sum);
-          V& to = acc[r][c][s % kChains];
-          to = fma(sum, broadcast(scales[c].scales[groups.at[s]]), to);
+          V& to = acc[r][s % kChains];
+          to = fma(sum, broadcast(scales.scales[groups.at[s]]), to);
         }
     } else {
-      scale_steps<kCount>(d, scales[c], groups, v);
+      scale_steps<kCount>(d, scales, groups, v);
       for (int s = 0; s < kCount; s++)
         for (int r = 0; r < kRows; r++)
           for (int j = 0; j < kStepVectors; j++) {
-            V& to = acc[r][c][j % kChains];
+            V& to = acc[r][(s * kStepVectors + j) % kChains];
             to = fma(v[s * kStepVectors + j], load(x + (s * kRows + r) * kStepCodes + j * kLanes), to);
           }
-    }
-  };
-  auto take = [&](auto count, int64_t i, bool last) __attribute__((always_inline)) {
-    constexpr int kCount = decltype(count)::kValue;
-    const Groups groups(q, i);
-    for (int c = 0; c < kColumns; c++) {
-      V v[kCount * kStepVectors];
-      decode_steps<kCount>(d, codes[c], i * 2 * bits, last, bits, v);
-      multiply(count, c, groups, v);
     }
     x += kCount * kRows * kStepCodes;
   };
@@ -265,24 +259,23 @@ static ALWAYS_INLINE void quant_dot_block(const D& d, const QuantRows& q, int bi
   if constexpr (D::kPairs)
     for (; i + 2 <= steps; i += 2) take(Count<2>{}, i, false);
   for (; i < steps; i++) take(Count<1>{}, i, i >= ahead);
-  for (int r = 0; r < kRows && r < rows; r++)
-    for (int c = 0; c < kColumns && n + c < columns; c++) {
-      const float total = sum(kChains == 2 ? add(acc[r][c][0], acc[r][c][kChains - 1]) : acc[r][c][0]);
-      float* out = y + r * y_stride + n + c;
-      *out = accumulate ? *out + total : total;
-    }
+  for (int r = 0; r < kRows && r < rows; r++) {
+    V all = acc[r][0];
+    for (int h = 1; h < kChains; h++) all = add(all, acc[r][h]);
+    float* out = y + r * y_stride + n;
+    *out = accumulate ? *out + sum(all) : sum(all);
+  }
 }
 
 template <typename D, int kRows, bool kSumsFirst = false>
 static void quant_dot_rows(const QuantRows& given, int64_t rows, int64_t k, const float* x, int64_t columns, float* y,
                            int64_t y_stride, bool accumulate) {
-  constexpr int kColumns = kRows <= 4 ? 2 : 1;
   const QuantRows q = given;
   const D d(*q.format);
   const int bits = q.format->bits;
   const int64_t steps = k / kStepCodes, ahead = steps_to_read_ahead<D>(steps, bits);
-  for (int64_t n = 0; n < columns; n += kColumns)
-    quant_dot_block<D, kRows, kColumns, kSumsFirst>(d, q, bits, steps, ahead, rows, x, n, columns, y, y_stride, accumulate);
+  for (int64_t n = 0; n < columns; n++)
+    quant_dot_row<D, kRows, kSumsFirst>(d, q, bits, steps, ahead, rows, x, n, y, y_stride, accumulate);
 }
 
 template <typename D>

@@ -50,7 +50,7 @@ MUTANTS = [
     ("kernels_few.h", "dst[kLanes + j] = src[i + 2 * j + 1];", "dst[kLanes + j] = src[i + 2 * j];"),
     ("kernels_few.h", "bits + (i >= rest)", "bits + 1"),
     ("kernels_body.h", "store(out, accumulate ? add", "store(out, !accumulate ? add"),
-    ("kernels_quant_body.h", "n + 1 < columns ? n + 1 : n;", "n + 1 < columns ? n : n;"),
+    ("kernels_quant_body.h", "load(x + (s * kRows + r) * kStepCodes + j * kLanes), to)", "load(x + s * kRows * kStepCodes + j * kLanes), to)"),
     ("kernels_quant_body.h", "packs[half] >>= 64 - 8 * bits;", ""),
     ("kernels_baseline.cpp", "bits + 0x7fffu + ((bits >> 16) & 1u)", "bits + 0x8000u"),
     ("kernels_baseline.cpp", "pick(v != v, (V)(bits | 0x400000u), (V)rounded)", "(V)rounded"),
