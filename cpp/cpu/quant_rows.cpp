@@ -35,14 +35,20 @@ float one_weight(const Kernels& kernels, const Weights& w, int64_t row, int64_t 
   return std::fma(value, scale, bias);
 }
 
-bool is_power_of_two(int64_t x) {
-  return (x & (x - 1)) == 0;
+// Whether the group of a step is a shift away; if not, there is a scale for each step.
+bool shifts(const WeightFormat& f) {
+  const int64_t steps = f.group / kStepCodes;
+  return (steps & (steps - 1)) == 0;
 }
 
 }  // namespace
 
 bool kernels_take(const WeightFormat& f) {
   return f.group % kStepCodes == 0;
+}
+
+int64_t scales_per_row(const WeightFormat& f, int64_t count) {
+  return shifts(f) ? ceil_div(count, f.group) + 1 : count / kStepCodes;
 }
 
 QuantRows quant_rows(const Kernels& kernels, const Weights& w, int64_t r0, int64_t rows, int64_t i0, int64_t count, float* scratch) {
@@ -52,14 +58,14 @@ QuantRows quant_rows(const Kernels& kernels, const Weights& w, int64_t r0, int64
   q.codes = reinterpret_cast<const uint8_t*>(w.w) + r0 * w.w_row + i0 / 8 * f.bits;
   q.stride = w.w_row;
   const int64_t steps = count / kStepCodes, first = i0 / f.group, groups = ceil_div(i0 + count, f.group) - first;
-  const bool shifts = is_power_of_two(f.group / kStepCodes);
-  q.shift = shifts ? std::countr_zero(static_cast<uint64_t>(f.group / kStepCodes)) : 0;
-  q.phase = shifts ? i0 % f.group / kStepCodes : 0;
-  q.scale_stride = shifts ? groups : steps;
+  const bool by_group = shifts(f);
+  q.shift = by_group ? std::countr_zero(static_cast<uint64_t>(f.group / kStepCodes)) : 0;
+  q.phase = by_group ? i0 % f.group / kStepCodes : 0;
+  q.scale_stride = by_group ? groups : steps;
   float* raw = scratch + 2 * rows * q.scale_stride;
   auto load = [&](ScaleType kind, const char* src, int64_t row, float* dst) {
-    load_scales(kernels, kind, w.type, src + r0 * row, row, rows, first, groups, shifts ? dst : raw);
-    for (int64_t r = 0; r < rows && !shifts; r++)  // one for each step
+    load_scales(kernels, kind, w.type, src + r0 * row, row, rows, first, groups, by_group ? dst : raw);
+    for (int64_t r = 0; r < rows && !by_group; r++)  // one for each step
       for (int64_t s = 0; s < steps; s++) dst[r * steps + s] = raw[r * groups + (i0 + s * kStepCodes) / f.group - first];
     return dst;
   };

@@ -8,6 +8,9 @@ namespace mlx_tensorops::cpu {
 // Whether the kernels can decode the format; decode_strips() takes any.
 bool kernels_take(const WeightFormat&);
 
+// Scales that quant_rows() makes of `count` weights of one stored row, at most.
+int64_t scales_per_row(const WeightFormat&, int64_t count);
+
 // Floats that the scales (and biases) of `weights` weights take at most.
 constexpr int64_t scale_scratch(int64_t weights) { return 3 * weights / kStepCodes; }
 

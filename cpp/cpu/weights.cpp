@@ -23,10 +23,10 @@ static_assert(multiply_scratch() + scratch_for_sums() + kFinishScratch <= kScrat
 
 // The few-row kernels read all of x again for each weight row: half of an L1 of 32 KiB holds it, in pieces along K.
 constexpr int64_t kDotValues = 4096, kDotUnit = 512;
-constexpr int64_t kDotScales = 1024;  // at a time
-constexpr int64_t kDotColumns = 64;
+// Weight rows whose scales are made ready at a time: few enough that the scales stay in L1, too.
+constexpr int64_t kDotScales = 1024, kDotColumns = 64;
 static_assert(kDotValues / kFewRows >= kDotUnit && 2 * kDotValues <= kPackedRows);
-static_assert(scale_scratch(kDotColumns * kDotValues) <= kStrips || scale_scratch(4 * kDotValues + kDotScales * kStepCodes) <= kStrips);
+static_assert(3 * std::max(kDotScales, kDotValues / kStepCodes + 1) <= kStrips);
 
 // Rows of x, columns k0.. of them, as f32.
 void pack_x(const Kernels& kernels, const Rows& rows, int64_t k0, int64_t depth, float* dst, int64_t dst_stride) {
@@ -89,7 +89,7 @@ void by_dots(const Rows& rows, const Product* products, int products_count, int6
     for (int64_t r = 0; r < padded; r++)
       quant.order_for_dot(format, plain + std::min(r, rows.count - 1) * most, depth, ordered + r * kStepCodes, padded * kStepCodes);
     const bool tame_x = rows.count == 1 && quant.tame(plain, depth);
-    const int64_t width = std::clamp<int64_t>(kDotScales * std::min(format.group, depth) / depth / 4 * 4, 4, kDotColumns);
+    const int64_t width = std::clamp<int64_t>(kDotScales / scales_per_row(format, depth), 1, kDotColumns);
     for (int i = 0; i < products_count; i++)
       for (int64_t c = 0; c < columns; c += width) {
         const int64_t count = std::min(width, columns - c);

@@ -27,6 +27,8 @@ OF_ONES_OWN = (
     Format("two_by_48", "two_by_48", 2, 48, "unsigned", "float", biased=True),
     Format("eight_by_96", "eight_by_96", 8, 96, "e4m3", "e8m0"),
 )
+WIDE = (Format("eight_by_400", "eight_by_400", 8, 400, "unsigned", "float", biased=True),
+        Format("four_by_1024", "four_by_1024", 4, 1024, "unsigned", "float", biased=True))
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
@@ -73,6 +75,11 @@ def test_more_than_one_block_along_every_axis():
         s = stored(rng, by_name("nvfp4"), 1056, 1040, transpose)
         for m in (3, 300):
             x = random(rng, (m, 1040), mx.float32)
+            check(qmm(x, s), x, s)
+    for form in WIDE:  # the scales are one for each step, or one for more than a block
+        s = stored(rng, form, 100, 12 * form.group, True, mx.bfloat16)
+        for m in (1, 7, 30):
+            x = random(rng, (m, 12 * form.group), mx.bfloat16)
             check(qmm(x, s), x, s)
     s = stored(rng, by_name("mxfp4"), 40, 9216)
     x = random(rng, (2, 9216), mx.bfloat16)
