@@ -42,7 +42,7 @@ x = 0.5f * x * (1.0f + erf);"""
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": Activation(
-        "x = max(x, 0.0f);",
+        "x = x < 0.0f ? 0.0f : x;",
         lambda mx, x: mx.maximum(x, 0),
         lambda np, x: np.maximum(x, 0), 1.0),
     "silu": Activation(

@@ -121,7 +121,8 @@ def work(spec: CombineSpec, shapes) -> tuple[int, int]:
 def composed(mx, y, scores, addend=None, addend_scores=None):
     """The same of MLX operations, in f32: the oracle of gradients, and what engine mlx runs."""
     f32 = mx.float32
-    total = (y.astype(f32) * scores.astype(f32)[..., None]).sum(axis=-2)
+    total = y.astype(f32) * scores.astype(f32)[..., None]
+    total = total.squeeze(-2) if total.shape[-2] == 1 else total.sum(axis=-2)  # MLX 0.32.4 crashes on a compiled shapeless sum of one element
     if addend is None:
         return total
     extra = addend.astype(f32)

@@ -29,7 +29,7 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
         x: array ``[..., H]``: a row per token.
         gate, up, down: weights of all experts, each as for :func:`gather_gateup`: gate and up ``[experts, I, H]``, down ``[experts, H, I]``.
         indices: integers ``[..., k]``: the experts of each token. NumPy arrays and lists are checked at once; in an MLX array, whose
-            values are not looked at, an id out of range contributes nothing.
+            values are not looked at, an id out of range contributes nothing (its score must be finite, except on engine cpu).
         scores: array ``[..., k]``: weight of each expert's result; None: the results are not added up.
         transpose, group_size, bits, mode, activation: as for :func:`gather_gateup`; an activation is needed.
         bias, global_scale, weight_scale_2: triples for gate, up and down, as for :func:`gather_gateup`.
@@ -68,6 +68,9 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     if plan is None and decision.variants is not None:
         plan = _plan(first, decision.variants)
     hidden = _expert_call.run(first._replace(plan=plan, engine=decision.engine))[0]  # [..., k, 1, I]
+    experts = math.prod(first.groups[0].w.shape[:-2])
+    if math.prod(down.w.shape[:-2]) != experts:
+        fail(OP, f"down has shape {down.w.shape}, and gate and up have {experts} experts", nearest=f"{experts} experts", cls=ShapeError)
     dense = down.scales is None
     bias, amax, prescaled = map(one, for_down)
     last = Call("gather_mm" if dense else "gather_qmm", hidden, (down,), None, indices, transpose, _weights.no_mode(OP, words) if dense else words, amax,
@@ -146,7 +149,22 @@ def _check(mx, x, indices, scores, shared, shared_scores, activation) -> None:
 def _shared(mx, x, shared, of_experts: Call):
     """The expert that every token visits, in f32."""
     groups = [_weights.as_group(OP, f"shared {name}", value) for name, value in zip(("gate", "up", "down"), shared)]
+    for name, group in zip(("gate", "up", "down"), groups):
+        if group.w.ndim != 2:
+            fail(OP, f"the shared expert's {name} has shape {group.w.shape}", nearest=str(group.w.shape[-2:]), instead="pass one expert's weights", cls=ShapeError)
     first, down = [Group(*(part if part is None else part[None] for part in group)) for group in groups[:2]], groups[2]
+    if of_experts.engine == "cpu":  # in the form of the routed rows, which a shapeless graph replays with any number of them
+        first_expert = mx.array(of_experts.rhs) * 0
+        if first_expert.shape[-1] != 1:  # MLX 0.32.4 crashes on a compiled shapeless sum of one element
+            first_expert = first_expert.sum(axis=-1, keepdims=True)
+        hidden = _expert_call.run(of_experts._replace(
+            groups=tuple(first), rhs=first_expert, mode=of_experts.mode if first[0].scales is not None else None, amax=None, prescaled=None,
+            bias=None, sorted_indices=False, plan=None))[0]
+        last = of_experts._replace(
+            op="gather_mm" if down.scales is None else "gather_qmm", x=hidden, groups=(Group(*(part if part is None else part[None] for part in down)),),
+            rhs=first_expert, mode=None if down.scales is None else of_experts.mode, amax=None, prescaled=None, bias=None, activation=None,
+            sorted_indices=False, plan=None, out_dtype=mx.float32)
+        return _expert_call.run(last)[0].squeeze((-3, -2))
     hidden = _expert_call.run(of_experts._replace(
         x=mx.expand_dims(merged(mx, x, 1), 0), groups=tuple(first), rhs=None, mode=of_experts.mode if first[0].scales is not None else None, amax=None,
         prescaled=None, bias=None, sorted_indices=True, plan=None))[0][0]

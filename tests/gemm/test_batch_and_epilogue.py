@@ -1,6 +1,7 @@
 """Batches, vectors and fused epilogues of the kernel engines, emulated, against the formula in float64."""
 
 import itertools
+from contextlib import nullcontext
 
 import mlx.core as mx
 import numpy as np
@@ -142,3 +143,12 @@ def test_gradient_of_a_batched_epilogue():
     wants = mx.grad(lambda a, b, bias: ((lambda y: y * mx.sigmoid(y))(mx.matmul(a, b) + bias) ** 2).sum(), argnums=(0, 1, 2))(a, b, bias)
     for got, want in zip(grads, wants):
         assert got.shape == want.shape and np.allclose(np.array(got), np.array(want), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["mpp", "simdgroup", "cpu", "mlx"])
+def test_relu_keeps_nan(engine):
+    """Metal's max prefers the number."""
+    a = mx.full((1, 64), float("nan"))
+    with hostmetal.active() if engine in ("mpp", "simdgroup") else nullcontext():
+        y = mt.matmul(a, mx.zeros((64, 4)), activation="relu", engine=engine)
+        assert np.isnan(np.array(y)).all()

@@ -147,7 +147,8 @@ def test_the_cost_of_warm_calls_and_of_the_guard():
     }
     for call in arms.values():
         call()
-    guard = next(plan.guard for plan in _expert_call._plans.values() if plan.decision.spec.op == "gather_qmm" and plan.decision.engine == "cpu")
+    guard = next(plan.guard for plan in _expert_call._plans.values() if plan.decision.spec.op == "gather_qmm" and plan.decision.engine == "cpu"
+                 and plan.decision.spec.weights.format == "affine4_g64" and plan.decision.spec.weights.transpose)
     shapes = [a.shape for a in (rows, *gate)]
     times = best(arms | {"guard": lambda: guard(*shapes)}, 3000)
     assert times["guard"] <= 1e-6, times

@@ -17,7 +17,7 @@ def headers():
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"mlx-metal is not reachable: {error}")
 
 
-@pytest.mark.parametrize("m", [32, 64, *(pytest.param(m, marks=pytest.mark.exhaustive) for m in (128, 256, 512))])
+@pytest.mark.parametrize("m", [64, *(pytest.param(m, marks=pytest.mark.exhaustive) for m in (32, 128, 256, 512))])
 def test_for_each_number_of_rows_a_kernel_of_ours_is_level_with_mlx(m):
     found = table.lines(m)
     for name, line in table.level(found).items():

@@ -116,7 +116,7 @@ PLANTED = {
     "a tile at the start of a bin belongs to the one before": ("scan", "tile_start[middle] <= tile", "tile_start[middle] < tile", "values"),
     "the inert tail has rows": ("whole", "inert ? 0 :", "inert ? 1 :", "values"),
     "full bins get a tile more": ("scan", "(rows % block_m != 0 ? 1 : 0)", "1", "values"),
-    "the end of the last bin is not written": ("scan", "    row_start[bins] = placed.x;\n", "", "values"),
+    "the last bin ends a row too far": ("scan", "row_start[bins] = placed.x;", "row_start[bins] = placed.x + 1;", "values"),
     "chunks share one base": ("scatter", "row / p.chunk * bins", "0 * bins", "values"),
     "rows past the end are stored": ("scatter", "if (row >= p.rows) return;", "", "out_of_bounds"),
     "counts are not cleared": ("whole", "counts[bin] = 0;", ";", "uninitialised"),
