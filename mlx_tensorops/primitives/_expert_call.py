@@ -105,6 +105,8 @@ def lookup(c: Call) -> Plan:
     except (AttributeError, TypeError):  # a list of ids has no dtype: such calls are resolved every time
         key = found = None
     if found is None:
+        if c.plan is not None:
+            _experts.is_plan(c.op, c.plan)
         decision, natural = _decide(c)
         make = _gather_run.runner if len(c.groups) == 1 else _gated_run.runner
         found = Plan(decision, _guard(c.op, decision.spec), make(decision, natural, c.x, c.groups), _products.of(decision))

@@ -87,10 +87,15 @@ def pairs(x_batch: tuple, expert_batch: tuple, lhs, rhs) -> tuple:
     return _shapes.broadcast(x_batch if lhs is None else lhs.shape, expert_batch if rhs is None else rhs.shape)
 
 
-def check_plan(op: str, plan, experts: int, batch: tuple, m: int) -> None:
-    """Refuse what is no plan, or a plan of other rows or experts."""
+def is_plan(op: str, plan) -> None:
+    """Refuse what is no plan."""
     if not isinstance(plan, TilePlan):
         fail(op, f"plan is a {type(plan).__name__}", instead="mlx_tensorops.tile_plan(expert_ids, num_experts=...)", cls=DTypeError)
+
+
+def check_plan(op: str, plan, experts: int, batch: tuple, m: int) -> None:
+    """Refuse what is no plan, or a plan of other rows or experts."""
+    is_plan(op, plan)
     if plan.num_experts != experts:
         fail(op, f"plan is for {plan.num_experts} experts, the weights hold {experts}", nearest=f"num_experts={experts}", cls=ShapeError)
     count = math.prod(batch) * m

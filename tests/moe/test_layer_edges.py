@@ -6,7 +6,7 @@ import pytest
 
 import mlx_tensorops as mt
 from mlx_tensorops import hostmetal
-from mlx_tensorops.errors import ShapeError
+from mlx_tensorops.errors import DTypeError, ShapeError
 
 
 def normal(*shape, seed=0):
@@ -60,3 +60,9 @@ def test_a_plan_that_starts_before_the_first_row_reads_nothing_outside(engine):
         plan = mt.TilePlan(mx.array([0]), mx.array([-4]), mx.array([4]), rows, rows, mx.array([0]), 2, block_m)
         with hostmetal.active(checked=True):
             mx.eval(mt.gather_mm(normal(20, 1, 64), GATE.swapaxes(-1, -2), rhs_indices=mx.zeros((20,), mx.int32), plan=plan, engine=engine))
+
+
+@pytest.mark.parametrize("engine", ["mpp", "simdgroup", "cpu", "mlx"])
+def test_what_is_no_plan_is_refused(engine):
+    with hostmetal.active(), pytest.raises(DTypeError, match="plan is a ndarray"):
+        mt.gather_mm(normal(5, 1, 64), GATE.swapaxes(-1, -2), rhs_indices=mx.zeros((5,), mx.int32), plan=np.arange(5), engine=engine)
