@@ -36,17 +36,21 @@ class Decision:
     source: Mapping[tuple, str]
 
 
-@lru_cache(maxsize=4096)
 def resolve(family_name: str, spec: Any, engine: str, context: Context) -> Decision:
     """Choose the engine and the variants for a spec.
 
     Raises:
         EngineError: the named engine does not exist, or cannot run this spec here; all reasons are told.
     """
+    return _resolved(family_name, spec, engine, context, config.get("MLX_TENSOROPS_ENGINE"))
+
+
+@lru_cache(maxsize=4096)
+def _resolved(family_name: str, spec: Any, engine: str, context: Context, forced: str) -> Decision:
     family = registry.family(family_name)
     select.check_name(family.op, engine)
     verdicts = {e: select.check(family, spec, e, context) for e in select.ENGINES}
-    chosen, why = _choose(family, spec, engine, context, verdicts)
+    chosen, why = _choose(family, spec, engine, context, verdicts, forced)
     if not any(e == chosen for e, _ in family.templates):
         return Decision(spec, chosen, why, verdicts, None, {})
     entries = tile_entries(family, spec, chosen)
@@ -59,8 +63,7 @@ def tile_entries(family, spec, engine: str):
     return importlib.import_module(f"{__package__}.policies.{family.name}").choose(spec, engine)
 
 
-def _choose(family, spec, engine: str, context: Context, verdicts) -> tuple[str, str]:
-    forced = config.get("MLX_TENSOROPS_ENGINE")
+def _choose(family, spec, engine: str, context: Context, verdicts, forced: str) -> tuple[str, str]:
     select.check_name(family.op, forced)
     if engine == "auto" and forced != "auto":
         if verdicts[forced].ok:
