@@ -103,14 +103,10 @@ bool WarmCalls::describe(PyObject* arrays, PyObject* words, Key& key, Arguments&
   const Py_ssize_t variables = PyList_GET_SIZE(context_.ptr());
   if (variables > static_cast<Py_ssize_t>(kContext)) return false;
   for (Py_ssize_t i = 0; i < variables; i++) {
-    PyObject* value = nullptr;
-    if (PyContextVar_Get(PyList_GET_ITEM(context_.ptr(), i), nullptr, &value) < 0) {
-      PyErr_Clear();
-      return false;
-    }
-    Py_XDECREF(value);  // the context holds it
-    key.objects[key.object_count++] = value;
-    mix(reinterpret_cast<std::size_t>(value));
+    // By its method: the C function is not among the symbols that nanobind lets an extension for macOS leave open.
+    const nb::object value = nb::handle(PyList_GET_ITEM(context_.ptr(), i)).attr(get_)(nb::none());
+    key.objects[key.object_count++] = value.ptr();  // the context holds it
+    mix(reinterpret_cast<std::size_t>(value.ptr()));
   }
   key.hash = hash;
   return true;

@@ -53,6 +53,7 @@ class WarmCalls {
   bool add(PyObject* item, Key& key, Arguments& found) const;
 
   nanobind::list context_;
+  nanobind::str get_{"get"};
   PyObject *array_type_, *dtype_type_;
   std::unordered_map<Key, Known, Hash> known_;
 };
