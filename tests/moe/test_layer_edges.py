@@ -1,5 +1,7 @@
 """A layer of experts at its edges: replays with a shared expert, weights that do not belong together, plans that point outside."""
 
+import itertools
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -54,10 +56,10 @@ def test_weights_that_do_not_belong_together():
 
 
 @pytest.mark.parametrize("engine", ["mpp", "simdgroup"])
-def test_a_plan_that_starts_before_the_first_row_reads_nothing_outside(engine):
+def test_a_plan_that_points_past_the_rows_reads_nothing_outside(engine):
     rows = mx.array(np.arange(20, dtype=np.int32))
-    for block_m in (4, 16):
-        plan = mt.TilePlan(mx.array([0]), mx.array([-4]), mx.array([4]), rows, rows, mx.array([0]), 2, block_m)
+    for block_m, start in itertools.product((4, 16, 64), (-4, -(2**31), 18, 20, 2**31 - 1)):
+        plan = mt.TilePlan(mx.array([0]), mx.array([start], mx.int32), mx.array([4]), rows, rows, mx.array([0]), 2, block_m)
         with hostmetal.active(checked=True):
             mx.eval(mt.gather_mm(normal(20, 1, 64), GATE.swapaxes(-1, -2), rhs_indices=mx.zeros((20,), mx.int32), plan=plan, engine=engine))
 
