@@ -48,27 +48,28 @@ ExpertOptions linear(ExpertOptions options) {
   return options;
 }
 
-ExpertCall with_rows(const ExpertCall& call, int projection, const mx::array& x) {
-  ExpertArrays p = call.projections[projection];
-  p.bias.reset();
-  return {x, {p}, call.lhs, call.rhs, call.plan, {}};
+mx::array in_range(const mx::array& index, int64_t size, mx::Stream s) {
+  const mx::Dtype type = index.dtype();
+  const mx::array valid = mx::greater_equal(index, mx::array(0, type), s);
+  if (static_cast<uint64_t>(size) > mx::iinfo(type).max) return valid;
+  return mx::logical_and(valid, mx::less(index, mx::array(size, type), s), s);
 }
 
-// valid ? index : 0, and zero updates where it is not valid: an index that MLX's scatter does not check cannot reach it.
+// Rows of updates added up at their index; those with an index out of range at 0, as zeros: MLX's scatter does not check.
 mx::array scattered(const mx::array& index, int64_t size, const mx::array& updates, const mx::Shape& row, mx::Stream s) {
-  mx::Shape flat{static_cast<int>(index.size())};
-  mx::array at = mx::reshape(index, flat, s);
-  mx::array valid = mx::greater_equal(at, mx::array(0, at.dtype()), s);
-  if (static_cast<uint64_t>(size) <= mx::iinfo(at.dtype()).max) valid = mx::logical_and(valid, mx::less(at, mx::array(static_cast<int>(size), at.dtype()), s), s);
-  at = mx::where(valid, at, mx::zeros_like(at, s), s);
-  mx::Shape shape = row;
-  shape.insert(shape.begin(), flat[0]);
-  mx::Shape mask(shape.size(), 1);
-  mask[0] = flat[0];
-  mx::array kept = mx::where(mx::reshape(valid, mask, s), mx::reshape(updates, shape, s), scalar(0), s);
-  shape.insert(shape.begin() + 1, 1);
   mx::Shape all = row;
   all.insert(all.begin(), static_cast<int>(size));
+  if (size == 0) return zeros(all, s);
+  const int rows = static_cast<int>(index.size());
+  mx::array at = mx::reshape(index, {rows}, s);
+  const mx::array valid = in_range(at, size, s);
+  at = mx::where(valid, at, mx::zeros_like(at, s), s);
+  mx::Shape shape = row;
+  shape.insert(shape.begin(), rows);
+  mx::Shape mask(shape.size(), 1);
+  mask[0] = rows;
+  const mx::array kept = mx::where(mx::reshape(valid, mask, s), mx::reshape(updates, shape, s), scalar(0), s);
+  shape.insert(shape.begin() + 1, 1);
   return mx::scatter_add(zeros(all, s), mx::astype(at, mx::int32, s), mx::reshape(kept, shape, s), 0, s);
 }
 
@@ -79,9 +80,9 @@ mx::array pull_rows(const char* op, const ExpertCall& call, const ExpertOptions&
   const mx::Shape pairs = leading(sums[0], 2);
   mx::array total = scalar(0);
   for (int i = 0; i < static_cast<int>(sums.size()); i++) {
-    ExpertCall back = with_rows(call, i, sums[i]);
-    back.lhs.reset();
-    back.rhs = mx::broadcast_to(call.rhs, pairs, s);
+    ExpertArrays projection = call.projections[i];
+    projection.bias.reset();
+    const ExpertCall back{sums[i], {projection}, {}, mx::broadcast_to(call.rhs, pairs, s), call.plan, {}};
     const mx::array part = gather_products(op, back, flipped, s)[0];
     total = i == 0 ? part : mx::add(total, part, s);
   }
@@ -96,10 +97,7 @@ mx::array pull_bias(const ExpertCall& call, const ExpertArrays& p, const mx::arr
   mx::array ids = mx::broadcast_to(call.rhs, leading(sums, 2), s), updates = mx::sum(sums, -2, false, s);
   if (call.lhs) {
     const mx::array lhs = mx::broadcast_to(*call.lhs, ids.shape(), s);
-    const int64_t matrices = count(leading(call.x, 2));
-    mx::array found = mx::greater_equal(lhs, mx::array(0, lhs.dtype()), s);
-    if (static_cast<uint64_t>(matrices) <= mx::iinfo(lhs.dtype()).max)
-      found = mx::logical_and(found, mx::less(lhs, mx::array(static_cast<int>(matrices), lhs.dtype()), s), s);
+    const mx::array found = in_range(lhs, count(leading(call.x, 2)), s);
     updates = mx::where(mx::expand_dims(found, -1, s), updates, scalar(0), s);
   }
   const int n = bias.shape(-1);
@@ -205,14 +203,12 @@ std::pair<std::vector<mx::array>, std::vector<int>> GatherProducts::vmap(const s
     if (x_axis >= 0) {  // each mapped part of x has its own matrices: count them through
       const mx::array x = mx::moveaxis(call.x, x_axis, 0, s);
       const int64_t matrices = count(leading(x, 2)) / std::max(size, 1);
-      mx::array lhs = mx::astype(lhs_axis >= 0 ? lead(*call.lhs, lhs_axis, pairs, s) : mx::expand_dims(*call.lhs, 0, s), mx::int64, s);
-      if (lhs_axis < 0) lhs = lead(lhs, 0, pairs, s);
+      const mx::array each = lhs_axis >= 0 ? *call.lhs : mx::expand_dims(*call.lhs, 0, s);
+      const mx::array lhs = mx::astype(lead(each, std::max(lhs_axis, 0), pairs, s), mx::int64, s);
       mx::Shape parts(lhs.ndim(), 1);
       parts[0] = size;
-      const mx::array limit = mx::array(matrices, mx::int64);
-      const mx::array first = mx::multiply(mx::reshape(mx::arange(0, size, 1, mx::int64, s), parts, s), limit, s);
-      const mx::array valid = mx::logical_and(mx::greater_equal(lhs, mx::array(int64_t(0), mx::int64), s), mx::less(lhs, limit, s), s);
-      call.lhs = mx::where(valid, mx::add(lhs, first, s), mx::array(int64_t(-1), mx::int64), s);
+      const mx::array first = mx::multiply(mx::reshape(mx::arange(0, size, 1, mx::int64, s), parts, s), mx::array(matrices, mx::int64), s);
+      call.lhs = mx::where(in_range(lhs, matrices, s), mx::add(lhs, first, s), mx::array(int64_t(-1), mx::int64), s);
       call.x = x;
     } else if (lhs_axis >= 0) {
       call.lhs = lead(*call.lhs, lhs_axis, pairs, s);

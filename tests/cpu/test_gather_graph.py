@@ -222,6 +222,23 @@ def test_gradients_of_rows_without_an_expert_are_zero():
     np.testing.assert_array_equal(np.array(gb)[:, 0], [1, 0, 1])
 
 
+def test_gradients_of_no_rows_and_of_no_experts_are_empty():
+    """Nothing is there for an index to name: every result is zero, and what it leads back to is empty."""
+    rng, rhs = np.random.default_rng(12), mx.array([0, 1])
+    two, none = experts(rng, None, 2, 4, 8), experts(rng, None, 0, 4, 8)
+
+    def of_rows(x):
+        return gather_mm(x, two, rhs, rhs)
+
+    def of_experts(bias):
+        return gather_mm(mx.ones((2, 1, 8)), none, rhs, bias=bias)
+
+    for f, shape in ((of_rows, (0, 1, 8)), (of_experts, (0, 4))):
+        (result,), (gradient,) = mx.vjp(f, [mx.zeros(shape)], [mx.ones((2, 1, 4))])
+        assert np.array_equal(np.array(result), np.zeros((2, 1, 4)))
+        assert np.array(gradient).shape == shape
+
+
 @pytest.mark.parametrize("axes", [(0, None, None), (None, None, 0), (1, None, 1), (None, 0, None), (2, 1, None), (0, 0, 1), (None, 1, 0)])
 def test_vmap(axes):
     rng = np.random.default_rng(12)
