@@ -153,12 +153,10 @@ def test_any_strides_of_x_and_of_indices():
     weights = experts(rng, "nvfp4", 4, 48, 64)
     base = random(rng, (6, 8, 10, 128), mx.bfloat16)
     views = {"cut": base[1:4, ::2, 3:5, 64:], "reversed": base[::-1, ::-3, :2, ::-2], "transposed": base[..., :2, :64].swapaxes(0, 1),
-             "columns": base[0, :6, :, :64].swapaxes(0, 2)[None, ..., :6].swapaxes(2, 3)[..., :64], "repeated": mx.broadcast_to(base[:, :1, :1, :64], (6, 8, 3, 64)),
-             "along m": base[:, 0, :, :64][:, None].swapaxes(1, 2).swapaxes(2, 3).swapaxes(2, 3)}
+             "columns": random(rng, (3, 4, 64, 5), mx.bfloat16).swapaxes(2, 3), "repeated": mx.broadcast_to(base[:, :1, :1, :64], (6, 8, 3, 64)),
+             "single rows": base[:, 0, :, None, :64]}
     every = ids(rng, (20, 30), 4, outside=True)
     for name, x in views.items():
-        if x.shape[-1] != 64:
-            continue
         batch = x.shape[:-2]
         for rhs in (every[: batch[0], : batch[1]], every.T[1 : 2 * batch[0] + 1 : 2, : batch[1]], every[:1, : batch[1]]):
             agree(x, weights, rhs, what=(name, "broadcast"))
