@@ -54,8 +54,13 @@ def _resolved(family_name: str, spec: Any, engine: str, context: Context, forced
     if not any(e == chosen for e, _ in family.templates):
         return Decision(spec, chosen, why, verdicts, None, {})
     entries = tile_entries(family, spec, chosen)
-    source = {(e.dataflow, e.tile): e.why for e in entries}
-    return Decision(spec, chosen, why, verdicts, VariantSet(spec, chosen, family.rows(spec, chosen, entries)), source)
+    rows = family.rows(spec, chosen, entries)
+    return Decision(spec, chosen, why, verdicts, VariantSet(spec, chosen, rows), _source(rows, entries))
+
+
+def _source(rows, entries) -> dict[tuple, str]:
+    """Why each tile of a set is taken: entries may share a tile and differ in options, and some refuse the spec."""
+    return {(v.dataflow, v.tile): next(e.why for e in entries if (e.dataflow, e.tile) == (v.dataflow, v.tile) and set(e.options) <= set(v.options)) for v in rows}
 
 
 def tile_entries(family, spec, engine: str):

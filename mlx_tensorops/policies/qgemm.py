@@ -15,7 +15,7 @@ NARROW = Tile(16, 32, 1, 1, 16, 32, 16)
 HALF = Tile(32, 64, 1, 2, 32, 32, 32)
 
 _SHARED_WHY = "MLX 0.32.4's block for the M5, and Butter's for NVFP4 prefill: 64x64, four simdgroups, steps of 64"
-FLOAT_WHY = "As above in steps of 32, since f32 tiles of 64 would not fit threadgroup memory"
+_FLOAT_WHY = "MLX 0.32.4's block and Butter's, 64x64, in steps of 32, since f32 tiles of 64 would not fit threadgroup memory"
 _NARROW_WHY = "Butter's block for few rows per expert: one simdgroup, 16x32, steps of 16"
 _HALF_WHY = "MLX 0.32.4 halves its block where rows are few; two simdgroups of 32x32"
 
@@ -24,7 +24,7 @@ TILES = (
     Entry("mpp", "staged", NARROW, _NARROW_WHY, "m16", options=(("block_k", 16),), alignments=("ragged_m", "ragged")),
     Entry("mpp", "staged", HALF, _HALF_WHY, "m32", options=(("block_k", 64),), alignments=("ragged_m", "ragged")),
     Entry("mpp", "staged", SHARED, _SHARED_WHY, options=(("block_k", 64),)),
-    Entry("mpp", "staged", SHARED, FLOAT_WHY),
+    Entry("mpp", "staged", SHARED, _FLOAT_WHY),
     *STEEL_ENTRIES,
 )
 UNREACHED: tuple[Entry, ...] = STEEL_UNREACHED
@@ -59,11 +59,4 @@ def tables() -> tuple[Entry, ...]:
 
 def choose(spec, engine: str) -> tuple[Entry, ...]:
     """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
-    return tuple(e for e in TILES if serves(e, engine) and fits_types(e, spec.x))
-
-
-def fits_types(entry: Entry, x: str) -> bool:
-    """Whether an entry of the 64x64 block is the one for x's type; others serve every type."""
-    if entry.tile != SHARED or entry.dataflow != "staged":
-        return True
-    return (dict(entry.options).get("block_k") == 64) == (x != "float32")
+    return tuple(e for e in TILES if serves(e, engine))

@@ -7,7 +7,7 @@ from mlx_tensorops.device import DeviceProfile, parse_architecture
 from mlx_tensorops.errors import EngineError, TensorOpsError
 from mlx_tensorops.select import Context, Verdict
 from mlx_tensorops.epilogues import Epilogue
-from mlx_tensorops.spec import GemmSpec
+from mlx_tensorops.spec import GemmSpec, WeightedSpec, WeightSpec
 
 HALF = GemmSpec("float16", "float16", "float16")
 NATIVE = Verdict(True, "built")
@@ -115,6 +115,18 @@ def test_f32_keeps_its_bits_unless_tf32_is_asked_for():
         rows = resolve.resolve("gemm", spec, "mpp", m5).variants.rows
         relaxed[operand, precision] = {v.relaxed for v in rows}
     assert relaxed == {("float32", "exact"): {False}, ("float32", "tf32"): {True}, ("float16", "exact"): {True}, ("bfloat16", "exact"): {True}}
+
+
+@pytest.mark.parametrize("family, spec", [
+    ("qgemm", {}), ("gather", dict(rows="runs", op="gather_qmm")), ("gather", dict(rows="plan", block_m=128, op="gather_qmm")),
+])
+@pytest.mark.parametrize("x, step", [("bfloat16", 64), ("float32", 32)])
+def test_entries_of_one_tile_keep_their_own_reasons(family, spec, x, step):
+    """Blocks for half types and for f32 differ in nothing but how much of K they stage."""
+    spec = WeightedSpec(x, x, WeightSpec("nvfp4", "uint32", "uint8"), **spec)
+    decision = resolve.resolve(family, spec, "mpp", Context(device.profile("m5"), False, NATIVE))
+    row = decision.variants.rows[-1]
+    assert row.option("block_k", 32) == step and ("steps of 32" in decision.source[row.dataflow, row.tile]) is (step == 32)
 
 
 def test_forcing_a_device_is_scoped_and_checked(monkeypatch):
