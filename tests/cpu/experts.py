@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from mlx_tensorops.formats import Format, by_name, codec
+from mlx_tensorops.formats import Format, by_name
 from mlx_tensorops.primitives import _native
 
+from . import quant
 from .oracle import activate, f64
 
 
@@ -41,28 +42,8 @@ def experts(rng: np.random.Generator, name: str | None, e: int, n: int, k: int, 
         w = mx.array(rng.standard_normal((e, outer, inner), np.float32)).astype(dtype)
         values = f64(w)
         return Experts(w, None, None, None, transpose, values.swapaxes(1, 2) if transpose else values)
-    form = by_name(name)
-    packed = rng.integers(0, 256, (e, outer, inner * form.bits // 8), np.uint8)
-    if form.codes == "e4m3":
-        packed[(packed & 0x7F) == 0x7F] -= 1  # NaN
-    w = mx.array(packed.view(np.uint32))
-    grouped = (e, outer, inner // form.group)
-    biases = None
-    match form.scale:
-        case "float":
-            scales = mx.array(rng.uniform(0.5, 1.5, grouped).astype(np.float32) / 2**form.bits).astype(dtype)
-            biases = mx.array(rng.standard_normal(grouped, np.float32) / 2).astype(dtype)
-        case "e4m3":
-            scales = mx.array(rng.integers(0x20, 0x3A, grouped, np.uint8))
-        case "e8m0":
-            scales = mx.array(rng.integers(122, 128, grouped, np.uint8) - (6 if form.codes == "e4m3" else 0))
-    return Experts(w, scales, biases, form, transpose, values_of(w, scales, biases, form, transpose))
-
-
-def values_of(w: mx.array, scales: mx.array, biases: mx.array | None, form: Format, transpose: bool) -> np.ndarray:
-    """[E, K, N] by the NumPy codec: MLX's dequantize refuses nvfp4 weights of an odd number of groups."""
-    values = codec.weights_f32(w, scales, biases, form).astype(np.float64)
-    return values.swapaxes(1, 2) if transpose else values
+    s = quant.stored(rng, by_name(name), n, k, transpose, dtype, (e,))
+    return Experts(s.w, s.scales, s.biases, s.format, transpose, s.weights)
 
 
 def factor(e: int, global_scale, divisor: float) -> np.ndarray:
@@ -131,13 +112,6 @@ def combine(x, weights: Experts, rhs, scores, *, dtype=None, global_scale=None, 
 
 def plan(rhs, num_experts: int, block_m: int) -> list[mx.array]:
     return _native.ext().cpu_tile_plan(rhs, num_experts, block_m)[:4]
-
-
-def counters(run) -> dict[str, int]:
-    """What the engine counted while ``run()`` was evaluated."""
-    _native.ext().cpu_counters_reset()
-    mx.eval(run())
-    return _native.ext().cpu_counters()
 
 
 def ids(rng: np.random.Generator, shape, experts: int, *, outside: bool = False, dtype=np.int32) -> mx.array:

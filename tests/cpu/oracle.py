@@ -35,7 +35,11 @@ def activate(x: np.ndarray, name: str | None) -> np.ndarray:
 def expected(a, b, bias=None, activation=None, residual=None) -> tuple[np.ndarray, np.ndarray]:
     """The result in float64, and a bound of the error of computing it in f32 (before the final rounding)."""
     x, y = f64(a), f64(b)
-    want, size = x @ y, np.abs(x) @ np.abs(y)
+    return finished(x @ y, np.abs(x) @ np.abs(y), a.shape[-1], bias, activation, residual)
+
+
+def finished(want: np.ndarray, size: np.ndarray, k: int, bias=None, activation=None, residual=None) -> tuple[np.ndarray, np.ndarray]:
+    """The same of a sum of k products, and of the sum of their magnitudes."""
     if bias is not None:
         want, size = want + f64(bias), size + np.abs(f64(bias))
     want = activate(want, activation)
@@ -43,7 +47,7 @@ def expected(a, b, bias=None, activation=None, residual=None) -> tuple[np.ndarra
         want, size = want + f64(residual), size + np.abs(f64(residual))
     # Roundings of at most 2^-24 in the sum of k products add up like a random walk (4 sigma), and a few more follow in the
     # epilogue; no activation is steeper than 1.13. The worst case, proportional to k, would hide a wrong activation.
-    return want, size * 2.0**-24 * 1.13 * (4 * a.shape[-1] ** 0.5 + 8)
+    return want, size * 2.0**-24 * 1.13 * (4 * k**0.5 + 8)
 
 
 def wrong(got: mx.array, want: np.ndarray, slack: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from mlx_tensorops.formats.codec import weights_f32
 from mlx_tensorops.primitives import _cpu, _native
 
 from . import oracle
-from .oracle import activate, f64
+from .oracle import f64
 
 FORMATS = tuple(formats.BUILT_IN)
 SETS = _cpu.info()["usable_instruction_sets"]
@@ -71,12 +71,7 @@ def expected(x, s: Stored, global_scale: float | None = None, bias=None, activat
     """The result in float64, and a bound of the error of computing it in f32 (before the final rounding); see oracle.expected."""
     a, factor = f64(x), 1.0 if global_scale is None else global_scale
     want, size = a @ s.weights * factor, np.abs(a) @ np.abs(s.weights) * abs(factor)
-    if bias is not None:
-        want, size = want + f64(bias), size + np.abs(f64(bias))
-    want = activate(want, activation)
-    if residual is not None:
-        want, size = want + f64(residual), size + np.abs(f64(residual))
-    return want, size * 2.0**-24 * 1.13 * (4 * x.shape[-1] ** 0.5 + 8)
+    return oracle.finished(want, size, x.shape[-1], bias, activation, residual)
 
 
 def check(got: mx.array, x, s: Stored, what: object = "", **epilogue) -> None:

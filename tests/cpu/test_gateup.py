@@ -11,7 +11,8 @@ import pytest
 
 from mlx_tensorops.primitives import _cpu
 
-from .experts import Experts, counters, experts, gated, gather_mm, gateup, ids, plan, product
+from .engine import counters
+from .experts import Experts, experts, gated, gather_mm, gateup, ids, plan, product
 from .oracle import DTYPES, check, f64, random, wrong
 
 SETS = _cpu.info()["usable_instruction_sets"]

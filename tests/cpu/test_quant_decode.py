@@ -8,8 +8,9 @@ import pytest
 
 from mlx_tensorops.formats import by_name
 from mlx_tensorops.formats.codec import scale_values, small_float
-from mlx_tensorops.primitives import _cpu, _native
+from mlx_tensorops.primitives import _cpu
 
+from .engine import counters
 from .oracle import random
 from .quant import FORMATS, SETS, check, of_arrays, qmm, stored
 
@@ -132,13 +133,6 @@ def test_mlx_packs_are_read_as_mlx_reads_them():
 # ---- counters --------------------------------------------------------------------------------------
 
 
-def counted(call) -> dict[str, int]:
-    ext = _native.ext()
-    ext.cpu_counters_reset()
-    mx.eval(call())
-    return ext.cpu_counters()
-
-
 @pytest.mark.parametrize("transpose", (True, False))
 @pytest.mark.parametrize("threads", (1, 2))
 def test_weights_are_decoded_once_for_each_block_of_rows(configure, threads, transpose):
@@ -148,11 +142,11 @@ def test_weights_are_decoded_once_for_each_block_of_rows(configure, threads, tra
         s = stored(rng, by_name(name), n, k, transpose, mx.float16)
         for m in (1, 4, 7, 8, 9, 64, block, block + 1, 600, 2 * block + 24):
             x = random(rng, (m, k), mx.float16)
-            count = counted(lambda x=x, s=s: qmm(x, s))
+            count = counters(lambda x=x, s=s: qmm(x, s))
             assert count["weights_decoded"] == -(-m // block) * n * k, (name, m)
             assert 1 <= count["panels"]
     shared = random(rng, (8, 30, k), mx.float16)
-    assert counted(lambda: qmm(shared, s))["weights_decoded"] == n * k, "batches that share weights are rows of one product"
+    assert counters(lambda: qmm(shared, s))["weights_decoded"] == n * k, "batches that share weights are rows of one product"
 
 
 def test_no_path_decodes_a_whole_matrix(configure):
@@ -166,5 +160,5 @@ def test_no_path_decodes_a_whole_matrix(configure):
                 s = stored(rng, by_name(name), 1024, 1024, transpose, mx.bfloat16)
                 for m in (1, 8, 64, 300):
                     x = random(rng, (m, 1024), mx.bfloat16)
-                    used = counted(lambda x=x, s=s: qmm(x, s))["scratch_bytes_per_thread"]
+                    used = counters(lambda x=x, s=s: qmm(x, s))["scratch_bytes_per_thread"]
                     assert 0 < used <= 10**6 < 1024 * 1024 * 4
