@@ -27,11 +27,11 @@ class Family:
         cost: variant -> Cost, rules for what one launch does.
         variants: () -> every variant policy can reach; what tests, lint and the manifest walk.
         gradient: vjp rule (variant, primals, cotangents, argnums) -> gradients, or None.
+        work: (spec, shapes that ``describe`` gave) -> (flops, bytes): the problem itself, each array counted once.
         describe: public operation -> "module:attribute" of (*arrays, **options) -> (decision, shapes), what explain() shows.
         fast_route: whether mx.fast.metal_kernel can carry its kernels where no extension fits the installed MLX.
         public: name -> "module:attribute" of what the package exports for this family.
-        work: (spec, shapes that ``describe`` gave) -> (flops, bytes): the problem itself, each array counted once.
-        seen: (variant, those shapes) -> shapes of the kernel's inputs.
+        seen: (variant, those shapes) -> shapes of the kernel's inputs; the same where a described call gives them as they are.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Family:
     cost: Callable[[Any], Any]
     variants: Callable[[], tuple]
     gradient: Callable | None
+    work: Callable[[Any, Sequence[tuple]], tuple[int, int]]
     describe: Mapping[str, str]
     fast_route: bool
     public: Mapping[str, str]
-    work: Callable[[Any, Sequence[tuple]], tuple[int, int]] = lambda spec, shapes: (0, 0)
     seen: Callable[[Any, Sequence[tuple]], list[tuple]] = lambda variant, shapes: [tuple(s) for s in shapes]
 
 

@@ -1,4 +1,4 @@
-"""What the families of products with stored weights have in common: legality, rows, context, cost, gradient."""
+"""What the families of products with stored weights have in common: all but their variants and public names."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ BLOCK_HEIGHTS = (4, 8, 16, 32, 64, 128)  # that a refusal looks for
 
 def _of_height(spec, engine: str, block_m: int) -> bool:
     """Whether an entry of the family's policy serves plans of that height."""
-    family = registry.family(FAMILY_OF[spec.op])
-    return bool(tile_entries(family, replace(spec, block_m=block_m), engine))
+    return bool(tile_entries(registry.family(FAMILY_OF[spec.op]), replace(spec, block_m=block_m), engine))
 
 
 def rows(spec, engine: str, entries) -> tuple[Variant, ...]:
@@ -126,14 +125,6 @@ def _variant(spec, flow, tile, row: tuple[str, str], size: str, options: Mapping
 
 
 FAMILY_OF = {"quantized_matmul": "qgemm", "gather_qmm": "gather", "gather_mm": "gather", "gather_gateup": "gateup"}
-
-
-work = shared.work
-
-
-def seen(v: Variant, shapes) -> list[tuple]:
-    """Shapes of the kernel's inputs: a described call gives them as they are."""
-    return [tuple(s) for s in shapes]
 
 
 def matrix_variants(table) -> tuple[Variant, ...]:
@@ -211,3 +202,11 @@ def gradient(v: Variant, primals, cotangents, argnums):
     from . import _weighted_gradient
 
     return _weighted_gradient.of(v, primals, cotangents, argnums)
+
+
+def family(name: str, op: str, *, variants, describe: Mapping[str, str], public: Mapping[str, str]) -> registry.Family:
+    """A family of these products; see registry.Family."""
+    return registry.Family(
+        name=name, op=op, spec=WeightedSpec, templates={key: flow.template for key, flow in weighted_dataflows.dataflows().items()},
+        legal=legal, rows=rows, signature=signature, context=context, cost=cost, variants=variants, gradient=gradient, work=shared.work,
+        describe=describe, fast_route=False, public=public)

@@ -48,11 +48,6 @@ def work(spec: TilePlanSpec, shapes) -> tuple[int, int]:
     return 0, 4 * (rows + 3 * (-(-rows // block_m) + experts) + 2 * rows + 1)
 
 
-def seen(v: Variant, shapes) -> list[tuple]:
-    """Shapes of the inputs of ``count`` and ``whole``, which a call starts with."""
-    return [tuple(s) for s in shapes]
-
-
 FAMILY = Family(
     name="tile_plan",
     op="tile_plan",
@@ -69,5 +64,4 @@ FAMILY = Family(
     fast_route=False,
     public={"tile_plan": "primitives._tile_plan_build:tile_plan", "TilePlan": "plans:TilePlan"},
     work=work,
-    seen=seen,
 )
