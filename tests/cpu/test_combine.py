@@ -10,12 +10,12 @@ import pytest
 
 from mlx_tensorops.formats import BUILT_IN
 from mlx_tensorops.primitives import _cpu
+from tests.cases.tile_plan import KINDS, routing
 
 from .engine import counters
 from .experts import combine, experts, gather_mm, gateup, ids, product
 from .oracle import DTYPES, check, f64, random, wrong
 from .test_gather import STORES, restored
-from .test_tile_plan_native import KINDS, histogram
 
 SETS = _cpu.info()["usable_instruction_sets"]
 
@@ -60,7 +60,7 @@ def test_random_histograms(kind):
     for turn in range(12):
         e, tokens, top = int(rng.choice([1, 2, 8, 128, 512])), int(rng.choice([0, 1, 17, 200])), int(rng.choice([1, 2, 8]))
         weights = experts(rng, ("affine4_g64", "mxfp4", "nvfp4")[turn % 3], e, int(rng.integers(1, 100)), 64)
-        rhs = mx.array(histogram(rng, tokens * top, e, kind).reshape(tokens, top).astype(np.int32))
+        rhs = mx.array(routing(kind, tokens * top, e, rng).reshape(tokens, top).astype(np.int32))
         agree(random(rng, (tokens, top, 64), DTYPES[turn % 3]), weights, rhs, random(rng, (tokens, top), mx.float32), what=(kind, turn))
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from mlx_tensorops.formats import BUILT_IN
 from mlx_tensorops.primitives import _cpu
+from tests.cases.tile_plan import KINDS, routing
 
 from .experts import Experts, experts, gather_mm, ids, product
 from .oracle import DTYPES, activate, check, f64, random, wrong
-from .test_tile_plan_native import KINDS, histogram
 
 SETS = _cpu.info()["usable_instruction_sets"]
 SAMPLE = ("affine4_g64", "affine3_g32", "affine8_g128", "mxfp4", "mxfp8", "nvfp4")
@@ -57,7 +57,7 @@ def test_random_histograms(kind):
     for turn in range(20):
         e, rows = int(rng.choice([1, 2, 8, 64, 512])), int(rng.choice([0, 1, 5, 64, 700]))
         weights = experts(rng, SAMPLE[turn % 6], e, int(rng.integers(1, 70)), 128)
-        agree(random(rng, (rows, 1, 128), DTYPES[turn % 3]), weights, mx.array(histogram(rng, rows, e, kind).astype(np.int32)), what=(kind, turn))
+        agree(random(rng, (rows, 1, 128), DTYPES[turn % 3]), weights, mx.array(routing(kind, rows, e, rng).astype(np.int32)), what=(kind, turn))
 
 
 def test_forty_thousand_rows():
