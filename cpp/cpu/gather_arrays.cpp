@@ -6,10 +6,6 @@ namespace mlx_tensorops::cpu {
 
 namespace mx = mlx::core;
 
-void fail_gpu(const char* op) {
-  fail(op, "this operation runs on CPU streams only; pass stream=mx.cpu, or engine='auto' to the op");
-}
-
 Type type_of(const char* op, const char* what, mx::Dtype type) {
   if (type == mx::float32) return Type::f32;
   if (type == mx::float16) return Type::f16;

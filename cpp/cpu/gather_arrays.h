@@ -1,4 +1,4 @@
-// What the primitives over experts share: MLX arrays checked and described for the engine.
+// MLX arrays checked and described for the engine.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,6 @@ template <typename... Parts>
   (text << ... << parts);
   throw std::invalid_argument(text.str());
 }
-
-[[noreturn]] void fail_gpu(const char* op);
 
 Type type_of(const char* op, const char* what, mlx::core::Dtype type);
 Integer integer_of(const char* op, const char* what, mlx::core::Dtype type);

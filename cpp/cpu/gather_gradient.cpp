@@ -12,7 +12,8 @@ namespace {
 
 namespace mx = mlx::core;
 
-constexpr const char* kNoGradient = "there is a gradient in x, bias and scores, but none in";
+constexpr const char* kNoGradient =
+    "engine cpu has gradients in x, bias and scores; engine=\"mlx\" also has them in dense weights, and in scales, biases and global scale; here none in";
 
 mx::array scalar(float value) {
   return mx::array(value);
@@ -74,7 +75,7 @@ mx::array scattered(const mx::array& index, int64_t size, const mx::array& updat
 }
 
 // Cotangent of x from the cotangents of the sums of each projection, all [pairs, M, N] in f32.
-mx::array pull_rows(const char* op, const ExpertCall& call, const ExpertOptions& options, const std::vector<mx::array>& sums, mx::Stream s) {
+mx::array pull_rows(const char* op, const ExpertCall& call, const ExpertOptions& options, const Arrays& sums, mx::Stream s) {
   ExpertOptions flipped = linear(options);
   flipped.transpose = !options.transpose;
   const mx::Shape pairs = leading(sums[0], 2);
@@ -106,7 +107,7 @@ mx::array pull_bias(const ExpertCall& call, const ExpertArrays& p, const mx::arr
 }
 
 // The sums of each projection in f32, bias included, before activation and gate.
-std::vector<mx::array> before(const char* op, const ExpertCall& call, const ExpertOptions& options, mx::Stream s) {
+Arrays before(const char* op, const ExpertCall& call, const ExpertOptions& options, mx::Stream s) {
   return gather_products(op, call, linear(options), s);
 }
 
@@ -138,19 +139,18 @@ mx::array lead(const mx::array& x, int axis, int rank, mx::Stream s) {
 
 }  // namespace
 
-std::vector<mx::array> GatherProducts::vjp(const std::vector<mx::array>& primals, const std::vector<mx::array>& cotangents,
-                                           const std::vector<int>& argnums, const std::vector<mx::array>&) {
+Arrays GatherProducts::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
   const mx::Stream s = stream();
   const ExpertCall call = unpack(primals);
-  std::vector<mx::array> sums;
+  Arrays sums;
   for (const mx::array& c : cotangents) sums.push_back(f32(c, s));
   if (options_.activation != Activation::none) {
     sums = {pull_back(options_.activation, before(op_, call, options_, s)[0], cotangents[0], s)};
   } else if (options_.gate.gate != Gate::none) {
-    auto f = [&](const std::vector<mx::array>& x) { return std::vector<mx::array>{join(options_.gate, x[0], x[1], s)}; };
+    auto f = [&](const Arrays& x) { return Arrays{join(options_.gate, x[0], x[1], s)}; };
     sums = mx::vjp(f, before(op_, call, options_, s), sums).second;
   }
-  std::vector<mx::array> result;
+  Arrays result;
   for (int argnum : argnums) {
     const Input& input = layout_[argnum];
     if (input.role == Role::x) result.push_back(pull_rows(op_, call, options_, sums, s));
@@ -161,8 +161,7 @@ std::vector<mx::array> GatherProducts::vjp(const std::vector<mx::array>& primals
   return result;
 }
 
-std::vector<mx::array> GatherProducts::jvp(const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents,
-                                           const std::vector<int>& argnums) {
+Arrays GatherProducts::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
   const mx::Stream s = stream();
   const ExpertCall call = unpack(primals);
   for (int argnum : argnums)
@@ -170,19 +169,18 @@ std::vector<mx::array> GatherProducts::jvp(const std::vector<mx::array>& primals
   ExpertCall along = call;
   along.x = tangents[0];
   for (ExpertArrays& p : along.projections) p.bias.reset();
-  std::vector<mx::array> moved = before(op_, along, options_, s);
+  Arrays moved = before(op_, along, options_, s);
   if (options_.activation != Activation::none) {
     moved = {push_forward(options_.activation, before(op_, call, options_, s)[0], moved[0], s)};
   } else if (options_.gate.gate != Gate::none) {
-    auto f = [&](const std::vector<mx::array>& x) { return std::vector<mx::array>{join(options_.gate, x[0], x[1], s)}; };
+    auto f = [&](const Arrays& x) { return Arrays{join(options_.gate, x[0], x[1], s)}; };
     moved = mx::jvp(f, before(op_, call, options_, s), moved).second;
   }
   for (mx::array& x : moved) x = mx::astype(x, options_.out_type, s);
   return moved;
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> GatherProducts::vmap(const std::vector<mx::array>& inputs,
-                                                                        const std::vector<int>& axes) {
+ArraysAndAxes GatherProducts::vmap(const Arrays& inputs, const std::vector<int>& axes) {
   const mx::Stream s = stream();
   ExpertCall call = unpack(inputs);
   int x_axis = -1, lhs_axis = -1, rhs_axis = -1, size = 1;
@@ -219,18 +217,17 @@ std::pair<std::vector<mx::array>, std::vector<int>> GatherProducts::vmap(const s
     if (x_axis >= 0) call.x = lead(call.x, x_axis, pairs + 2, s);
     if (rhs_axis >= 0) call.rhs = lead(call.rhs, rhs_axis, pairs, s);
   }
-  std::vector<mx::array> results = gather_products(op_, call, options_, s);
+  Arrays results = gather_products(op_, call, options_, s);
   std::vector<int> out_axes(results.size(), 0);
   return {std::move(results), std::move(out_axes)};
 }
 
-std::vector<mx::array> GatherCombine::vjp(const std::vector<mx::array>& primals, const std::vector<mx::array>& cotangents,
-                                          const std::vector<int>& argnums, const std::vector<mx::array>&) {
+Arrays GatherCombine::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
   const mx::Stream s = stream();
   const ExpertCall call = unpack(primals);
   const mx::array cotangent = mx::expand_dims(f32(cotangents[0], s), -2, s);  // [..., 1, N]
   const mx::array sums = mx::expand_dims(mx::multiply(mx::expand_dims(f32(*call.scores, s), -1, s), cotangent, s), -2, s);
-  std::vector<mx::array> result;
+  Arrays result;
   for (int argnum : argnums) {
     const Input& input = layout_[argnum];
     if (input.role == Role::x) {
@@ -248,8 +245,7 @@ std::vector<mx::array> GatherCombine::vjp(const std::vector<mx::array>& primals,
   return result;
 }
 
-std::vector<mx::array> GatherCombine::jvp(const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents,
-                                          const std::vector<int>& argnums) {
+Arrays GatherCombine::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
   const mx::Stream s = stream();
   const ExpertCall call = unpack(primals);
   mx::array total = scalar(0);
@@ -269,7 +265,7 @@ std::vector<mx::array> GatherCombine::jvp(const std::vector<mx::array>& primals,
   return {mx::astype(total, options_.out_type, s)};
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> GatherCombine::vmap(const std::vector<mx::array>& inputs, const std::vector<int>& axes) {
+ArraysAndAxes GatherCombine::vmap(const Arrays& inputs, const std::vector<int>& axes) {
   const mx::Stream s = stream();
   ExpertCall call = unpack(inputs);
   int x_axis = -1, rhs_axis = -1, scores_axis = -1, size = 1;

@@ -1,11 +1,9 @@
 #include "gather_ops.h"
 
-#include <cstdlib>
 #include <limits>
 #include <numeric>
 
 #include "config.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/ops.h"
 #include "operands.h"
 
@@ -14,8 +12,8 @@ namespace {
 
 namespace mx = mlx::core;
 
-std::pair<std::vector<mx::array>, std::vector<Input>> pack(const ExpertCall& call) {
-  std::vector<mx::array> inputs;
+std::pair<Arrays, std::vector<Input>> pack(const ExpertCall& call) {
+  Arrays inputs;
   std::vector<Input> layout;
   auto add = [&](const std::optional<mx::array>& array, Input input) {
     if (!array) return;
@@ -69,7 +67,6 @@ mx::Shape pairs_of(const char* op, const ExpertCall& call) {
   return batch;
 }
 
-
 Sizes check(const char* op, const ExpertCall& call, const ExpertOptions& options) {
   type_of(op, "x", call.x.dtype());
   type_of(op, "out_dtype", options.out_type);
@@ -97,7 +94,7 @@ Sizes check(const char* op, const ExpertCall& call, const ExpertOptions& options
   return sizes;
 }
 
-Projection describe(const char* op, const ExpertArrays& p, const ExpertOptions& options, mx::Stream stream, std::vector<mx::array>& kept) {
+Projection describe(const char* op, const ExpertArrays& p, const ExpertOptions& options, mx::Stream stream, Arrays& kept) {
   const WeightSizes sizes = weight_sizes(op, options.format, options.transpose, p.w, p.scales, p.biases);
   Projection result;
   result.weights = weight_batch(options.format, options.transpose, p.w, p.scales, p.biases, sizes.batch, stream, kept);
@@ -115,6 +112,14 @@ Projection describe(const char* op, const ExpertArrays& p, const ExpertOptions& 
   return result;
 }
 
+// Divides every distance between rows of x.
+int64_t unit_of(const mx::array& x) {
+  int64_t unit = 0;
+  for (int i = 0; i + 1 < static_cast<int>(x.ndim()); i++)
+    if (x.shape(i) > 1) unit = std::gcd(unit, x.strides(i));
+  return unit == 0 ? 1 : unit;
+}
+
 // x [..., M, K]. Without lhs its batch is broadcast to `pairs`.
 RowSource describe_rows(const char* op, const mx::array& x, const std::optional<mx::array>& lhs, const mx::Shape& pairs) {
   RowSource rows;
@@ -124,35 +129,24 @@ RowSource describe_rows(const char* op, const mx::array& x, const std::optional<
   rows.matrices = count(own);
   rows.batch = axes_of(x, x.ndim() - 2, lhs ? own : pairs);
   if (lhs) rows.lhs = indices_of(op, "lhs_indices", *lhs, pairs);
-  int64_t unit = rows.m > 1 ? rows.x.row : 0;
-  for (int i = 0; i < static_cast<int>(own.size()); i++)
-    if (own[i] > 1) unit = std::gcd(unit, x.strides(i));
-  rows.unit = unit == 0 ? 1 : std::abs(unit);
+  rows.unit = unit_of(x);
   return rows;
-}
-
-void keep(mx::cpu::CommandEncoder& encoder, std::vector<mx::array>& kept) {
-  if (!kept.empty()) encoder.add_temporaries(std::move(kept));
 }
 
 }  // namespace
 
 ExpertOp::ExpertOp(mx::Stream stream, const char* op, ExpertOptions options, std::vector<Input> layout)
-    : Primitive(stream), op_(op), options_(options), layout_(std::move(layout)) {}
-
-void ExpertOp::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  fail_gpu(op_);
-}
+    : CpuPrimitive(stream, op), options_(options), layout_(std::move(layout)) {}
 
 bool ExpertOp::is_equivalent(const mx::Primitive& other) const {
   auto& o = static_cast<const ExpertOp&>(other);
   return options_ == o.options_ && layout_ == o.layout_;
 }
 
-ExpertCall ExpertOp::unpack(const std::vector<mx::array>& inputs) const {
+ExpertCall ExpertOp::unpack(const Arrays& inputs) const {
   std::optional<mx::array> x, rhs, lhs, scores;
   std::vector<ExpertArrays> projections;
-  std::vector<mx::array> plan;
+  Arrays plan;
   for (std::size_t i = 0; i < inputs.size(); i++) {
     const Input& input = layout_[i];
     if (input.role == Role::w) projections.push_back({inputs[i], {}, {}, {}, {}});
@@ -173,12 +167,9 @@ ExpertCall ExpertOp::unpack(const std::vector<mx::array>& inputs) const {
   return {*x, std::move(projections), lhs, *rhs, std::move(plan), scores};
 }
 
-void GatherProducts::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
-  for (mx::array& out : outputs) out.set_data(mx::allocator::malloc(out.nbytes()));
-  if (outputs[0].size() == 0) return;
+std::function<void()> GatherProducts::task(const Arrays& inputs, Arrays& outputs, Arrays& kept) {
   const ExpertCall call = unpack(inputs);
   const mx::Shape pairs = pairs_of(op_, call);
-  std::vector<mx::array> kept;
   Gather g;
   g.op = op_;
   for (const ExpertArrays& p : call.projections) g.projections.push_back(describe(op_, p, options_, stream(), kept));
@@ -193,15 +184,10 @@ void GatherProducts::eval_cpu(const std::vector<mx::array>& inputs, std::vector<
   g.gate = options_.gate;
   g.out_type = type_of(op_, "out_dtype", options_.out_type);
   for (mx::array& out : outputs) g.out.push_back(out.data<char>());
-  auto& encoder = mx::cpu::get_command_encoder(stream());
-  for (const mx::array& input : inputs) encoder.set_input_array(input);
-  for (mx::array& out : outputs) encoder.set_output_array(out);
-  // MLX keeps the buffers of inputs and outputs alive until the task has run.
-  encoder.dispatch([g = std::move(g)] { gather(g, settings()); });
-  keep(encoder, kept);
+  return [g = std::move(g)] { gather(g, settings()); };
 }
 
-std::vector<mx::Shape> GatherProducts::output_shapes(const std::vector<mx::array>& inputs) {
+Shapes GatherProducts::output_shapes(const Arrays& inputs) {
   const ExpertCall call = unpack(inputs);
   const Sizes sizes = check(op_, call, options_);
   mx::Shape shape = pairs_of(op_, call);
@@ -210,42 +196,30 @@ std::vector<mx::Shape> GatherProducts::output_shapes(const std::vector<mx::array
   shape.push_back(call.x.shape(-2));
   shape.push_back(static_cast<int>(sizes.n));
   const bool two = call.projections.size() == 2 && options_.gate.gate == Gate::none;
-  return std::vector<mx::Shape>(two ? 2 : 1, shape);
+  return Shapes(two ? 2 : 1, shape);
 }
 
-void GatherCombine::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
-  mx::array& out = outputs[0];
-  out.set_data(mx::allocator::malloc(out.nbytes()));
-  if (out.size() == 0) return;
+std::function<void()> GatherCombine::task(const Arrays& inputs, Arrays& outputs, Arrays& kept) {
   const ExpertCall call = unpack(inputs);
   const mx::Shape& pairs = call.rhs.shape();
-  std::vector<mx::array> kept;
   Combine c;
   c.projection = describe(op_, call.projections[0], options_, stream(), kept);
   // Each row of x is a matrix of one row.
   c.source.x = {call.x.data<char>(), type_of(op_, "x", call.x.dtype()), 0, call.x.strides(-1)};
   c.source.batch = axes_of(call.x, call.x.ndim() - 1, pairs);
-  int64_t unit = 0;
-  for (int i = 0; i + 1 < static_cast<int>(call.x.ndim()); i++)
-    if (call.x.shape(i) > 1) unit = std::gcd(unit, call.x.strides(i));
-  c.source.unit = unit == 0 ? 1 : unit;
+  c.source.unit = unit_of(call.x);
   c.ids = indices_of(op_, "rhs_indices", call.rhs, pairs);
   c.k = pairs.back();
-  c.tokens = count(pairs) / std::max<int64_t>(c.k, 1);
-  if (c.k == 0) c.tokens = count(leading(call.rhs, 1));
+  c.tokens = count(leading(call.rhs, 1));
   c.scores = call.scores->data<char>();
   c.scores_type = type_of(op_, "scores", call.scores->dtype());
   c.score = axes_of(*call.scores, call.scores->ndim(), pairs);
   c.out_type = type_of(op_, "out_dtype", options_.out_type);
-  c.out = out.data<char>();
-  auto& encoder = mx::cpu::get_command_encoder(stream());
-  for (const mx::array& input : inputs) encoder.set_input_array(input);
-  encoder.set_output_array(out);
-  encoder.dispatch([c = std::move(c)] { combine(c, settings()); });
-  keep(encoder, kept);
+  c.out = outputs[0].data<char>();
+  return [c = std::move(c)] { combine(c, settings()); };
 }
 
-std::vector<mx::Shape> GatherCombine::output_shapes(const std::vector<mx::array>& inputs) {
+Shapes GatherCombine::output_shapes(const Arrays& inputs) {
   const ExpertCall call = unpack(inputs);
   const Sizes sizes = check(op_, call, options_);
   const mx::Shape& pairs = call.rhs.shape();
@@ -263,10 +237,10 @@ std::vector<mx::Shape> GatherCombine::output_shapes(const std::vector<mx::array>
   return {shape};
 }
 
-std::vector<mx::array> gather_products(const char* op, const ExpertCall& call, const ExpertOptions& options, mx::StreamOrDevice where) {
+Arrays gather_products(const char* op, const ExpertCall& call, const ExpertOptions& options, mx::StreamOrDevice where) {
   auto [inputs, layout] = pack(call);
   auto primitive = std::make_shared<GatherProducts>(cpu_stream(op, where), op, options, std::move(layout));
-  std::vector<mx::Shape> shapes = primitive->output_shapes(inputs);
+  Shapes shapes = primitive->output_shapes(inputs);
   std::vector<mx::Dtype> types(shapes.size(), options.out_type);
   return mx::array::make_arrays(std::move(shapes), types, primitive, inputs);
 }

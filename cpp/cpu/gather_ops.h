@@ -2,11 +2,11 @@
 #pragma once
 
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "gather.h"
-#include "mlx/primitives.h"
+#include "mlx/utils.h"
+#include "primitive.h"
 
 namespace mlx_tensorops::cpu {
 
@@ -25,7 +25,7 @@ struct ExpertCall {
   std::vector<ExpertArrays> projections;
   std::optional<mlx::core::array> lhs;
   mlx::core::array rhs;
-  std::vector<mlx::core::array> plan;  // none, or tile_expert, tile_row_start, tile_row_count, order
+  Arrays plan;  // none, or tile_expert, tile_row_start, tile_row_count, order
   std::optional<mlx::core::array> scores;
 };
 
@@ -49,17 +49,15 @@ struct Input {
   bool operator==(const Input&) const = default;
 };
 
-class ExpertOp : public mlx::core::Primitive {
+class ExpertOp : public CpuPrimitive {
  public:
   ExpertOp(mlx::core::Stream stream, const char* op, ExpertOptions options, std::vector<Input> layout);
 
-  void eval_gpu(const std::vector<mlx::core::array>& inputs,
-                std::vector<mlx::core::array>& outputs) override;
   bool is_equivalent(const mlx::core::Primitive& other) const override;
 
  protected:
-  ExpertCall unpack(const std::vector<mlx::core::array>& inputs) const;
-  const char* op_;
+  ExpertCall unpack(const Arrays& inputs) const;
+
   ExpertOptions options_;
   std::vector<Input> layout_;
 };
@@ -69,45 +67,35 @@ class GatherProducts : public ExpertOp {
  public:
   using ExpertOp::ExpertOp;
 
-  void eval_cpu(const std::vector<mlx::core::array>& inputs,
-                std::vector<mlx::core::array>& outputs) override;
-  std::vector<mlx::core::array> vjp(const std::vector<mlx::core::array>& primals,
-                                    const std::vector<mlx::core::array>& cotangents,
-                                    const std::vector<int>& argnums,
-                                    const std::vector<mlx::core::array>& outputs) override;
-  std::vector<mlx::core::array> jvp(const std::vector<mlx::core::array>& primals,
-                                    const std::vector<mlx::core::array>& tangents,
-                                    const std::vector<int>& argnums) override;
-  std::pair<std::vector<mlx::core::array>, std::vector<int>> vmap(
-      const std::vector<mlx::core::array>& inputs, const std::vector<int>& axes) override;
-  std::vector<mlx::core::Shape> output_shapes(
-      const std::vector<mlx::core::array>& inputs) override;
+  // With respect to x and bias; along x; over x and the indices.
+  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override;
+  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override;
+  ArraysAndAxes vmap(const Arrays& inputs, const std::vector<int>& axes) override;
+  Shapes output_shapes(const Arrays& inputs) override;
   const char* name() const override { return "CpuGatherProducts"; }
+
+ protected:
+  std::function<void()> task(const Arrays& inputs, Arrays& outputs, Arrays& kept) override;
 };
 
 class GatherCombine : public ExpertOp {
  public:
   using ExpertOp::ExpertOp;
 
-  void eval_cpu(const std::vector<mlx::core::array>& inputs,
-                std::vector<mlx::core::array>& outputs) override;
-  std::vector<mlx::core::array> vjp(const std::vector<mlx::core::array>& primals,
-                                    const std::vector<mlx::core::array>& cotangents,
-                                    const std::vector<int>& argnums,
-                                    const std::vector<mlx::core::array>& outputs) override;
-  std::vector<mlx::core::array> jvp(const std::vector<mlx::core::array>& primals,
-                                    const std::vector<mlx::core::array>& tangents,
-                                    const std::vector<int>& argnums) override;
-  std::pair<std::vector<mlx::core::array>, std::vector<int>> vmap(
-      const std::vector<mlx::core::array>& inputs, const std::vector<int>& axes) override;
-  std::vector<mlx::core::Shape> output_shapes(
-      const std::vector<mlx::core::array>& inputs) override;
+  // With respect to x, bias and scores; along x and scores; over x, the indices and scores.
+  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override;
+  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override;
+  ArraysAndAxes vmap(const Arrays& inputs, const std::vector<int>& axes) override;
+  Shapes output_shapes(const Arrays& inputs) override;
   const char* name() const override { return "CpuGatherCombine"; }
+
+ protected:
+  std::function<void()> task(const Arrays& inputs, Arrays& outputs, Arrays& kept) override;
 };
 
 // One result, or one for each projection where no gate joins them: [broadcast of lhs and rhs, M, N]. Without lhs, the batch of x takes
 // its place. A row with an id out of range is zero.
-std::vector<mlx::core::array> gather_products(const char* op, const ExpertCall&, const ExpertOptions&, mlx::core::StreamOrDevice stream);
+Arrays gather_products(const char* op, const ExpertCall&, const ExpertOptions&, mlx::core::StreamOrDevice stream);
 
 // [..., N]: the sum over k of scores * products, in the order of k. An id out of range contributes nothing.
 mlx::core::array gather_combine(const char* op, const ExpertCall&, const ExpertOptions&, mlx::core::StreamOrDevice stream);

@@ -5,7 +5,6 @@
 #include "config.h"
 #include "gradient.h"
 #include "operands.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/ops.h"
 
 namespace mlx_tensorops::cpu {
@@ -36,8 +35,7 @@ mx::Shape result_shape(const mx::array& a, const mx::array& b) {
   return shape;
 }
 
-Gemm describe(const std::vector<mx::array>& inputs, mx::array& out,
-              const Matmul::Options& options) {
+Gemm describe(const Arrays& inputs, mx::array& out, const Matmul::Options& options) {
   const mx::array &a = inputs[0], &b = inputs[1];
   Gemm g;
   g.m = a.shape(-2);
@@ -76,24 +74,13 @@ Activation activation_of(const std::string& name) {
   fail(kOp, "activation = '", name, "' is not known; it may be None, ", names);
 }
 
-Matmul::Matmul(mx::Stream stream, Options options) : Primitive(stream), options_(options) {}
+Matmul::Matmul(mx::Stream stream, Options options) : CpuPrimitive(stream, kOp), options_(options) {}
 
-void Matmul::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
-  mx::array& out = outputs[0];
-  out.set_data(mx::allocator::malloc(out.nbytes()));
-  if (out.size() == 0) return;
-  auto& encoder = mx::cpu::get_command_encoder(stream());
-  for (const mx::array& input : inputs) encoder.set_input_array(input);
-  encoder.set_output_array(out);
-  // MLX keeps the buffers of inputs and outputs alive until the task has run.
-  encoder.dispatch([g = describe(inputs, out, options_)] { gemm(g, settings()); });
+std::function<void()> Matmul::task(const Arrays& inputs, Arrays& outputs, Arrays&) {
+  return [g = describe(inputs, outputs[0], options_)] { gemm(g, settings()); };
 }
 
-void Matmul::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  fail_gpu(kOp);
-}
-
-std::vector<mx::Shape> Matmul::output_shapes(const std::vector<mx::array>& inputs) {
+Shapes Matmul::output_shapes(const Arrays& inputs) {
   mx::Shape shape = result_shape(inputs[0], inputs[1]);
   if (options_.bias) check_addend(kOp, "bias", inputs[2], shape);
   if (options_.residual) check_addend(kOp, "residual", inputs.back(), shape);
@@ -106,10 +93,7 @@ bool Matmul::is_equivalent(const mx::Primitive& other) const {
          options_.bias == o.bias && options_.residual == o.residual;
 }
 
-std::vector<mx::array> Matmul::vjp(const std::vector<mx::array>& primals,
-                                   const std::vector<mx::array>& cotangents,
-                                   const std::vector<int>& argnums,
-                                   const std::vector<mx::array>&) {
+Arrays Matmul::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
   std::optional<mx::array> bias, residual;
   if (options_.bias) bias = primals[2];
   if (options_.residual) residual = primals.back();
@@ -117,9 +101,7 @@ std::vector<mx::array> Matmul::vjp(const std::vector<mx::array>& primals,
                    argnums, stream());
 }
 
-std::vector<mx::array> Matmul::jvp(const std::vector<mx::array>& primals,
-                                   const std::vector<mx::array>& tangents,
-                                   const std::vector<int>& argnums) {
+Arrays Matmul::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
   std::vector<std::optional<mx::array>> by_input(primals.size());
   for (size_t i = 0; i < argnums.size(); i++) by_input[argnums[i]] = tangents[i];
   std::optional<mx::array> bias, bias_tangent, residual_tangent;
@@ -129,11 +111,10 @@ std::vector<mx::array> Matmul::jvp(const std::vector<mx::array>& primals,
                   residual_tangent, options_.activation, options_.out_type, stream())};
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> Matmul::vmap(
-    const std::vector<mx::array>& inputs, const std::vector<int>& axes) {
+ArraysAndAxes Matmul::vmap(const Arrays& inputs, const std::vector<int>& axes) {
   auto rank = [&](size_t i) { return static_cast<int>(inputs[i].ndim()) - (axes[i] >= 0); };
   const int result = std::max(rank(0), rank(1));
-  std::vector<mx::array> moved;
+  Arrays moved;
   for (size_t i = 0; i < inputs.size(); i++) {
     mx::array x = inputs[i];
     if (axes[i] >= 0) {
@@ -165,7 +146,7 @@ mx::array matmul(const mx::array& a, const mx::array& b, mx::Dtype out_type,
   type_of(kOp, "b", b.dtype());
   type_of(kOp, "out_dtype", out_type);
   mx::Shape shape = result_shape(a, b);
-  std::vector<mx::array> inputs{a, b};
+  Arrays inputs{a, b};
   if (bias) {
     type_of(kOp, "bias", bias->dtype());
     check_addend(kOp, "bias", *bias, shape);

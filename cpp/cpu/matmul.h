@@ -3,15 +3,14 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "gemm.h"
-#include "mlx/primitives.h"
 #include "mlx/utils.h"
+#include "primitive.h"
 
 namespace mlx_tensorops::cpu {
 
-class Matmul : public mlx::core::Primitive {
+class Matmul : public CpuPrimitive {
  public:
   // Which optional inputs follow a and b is part of the operation; no size is (see output_shapes).
   struct Options {
@@ -23,24 +22,16 @@ class Matmul : public mlx::core::Primitive {
 
   Matmul(mlx::core::Stream stream, Options options);
 
-  void eval_cpu(const std::vector<mlx::core::array>& inputs,
-                std::vector<mlx::core::array>& outputs) override;
-  void eval_gpu(const std::vector<mlx::core::array>& inputs,
-                std::vector<mlx::core::array>& outputs) override;
-  std::vector<mlx::core::array> vjp(const std::vector<mlx::core::array>& primals,
-                                    const std::vector<mlx::core::array>& cotangents,
-                                    const std::vector<int>& argnums,
-                                    const std::vector<mlx::core::array>& outputs) override;
-  std::vector<mlx::core::array> jvp(const std::vector<mlx::core::array>& primals,
-                                    const std::vector<mlx::core::array>& tangents,
-                                    const std::vector<int>& argnums) override;
+  Arrays vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays& outputs) override;
+  Arrays jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) override;
   // The mapped axis becomes the first batch axis of the operands that have it.
-  std::pair<std::vector<mlx::core::array>, std::vector<int>> vmap(
-      const std::vector<mlx::core::array>& inputs, const std::vector<int>& axes) override;
-  std::vector<mlx::core::Shape> output_shapes(
-      const std::vector<mlx::core::array>& inputs) override;
+  ArraysAndAxes vmap(const Arrays& inputs, const std::vector<int>& axes) override;
+  Shapes output_shapes(const Arrays& inputs) override;
   bool is_equivalent(const mlx::core::Primitive& other) const override;
   const char* name() const override { return "CpuMatmul"; }
+
+ protected:
+  std::function<void()> task(const Arrays& inputs, Arrays& outputs, Arrays& kept) override;
 
  private:
   Options options_;

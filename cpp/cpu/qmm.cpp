@@ -4,7 +4,6 @@
 
 #include "config.h"
 #include "gradient.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/ops.h"
 #include "operands.h"
 #include "quant_gemm.h"
@@ -23,8 +22,8 @@ struct Operands {
   mx::array x, w, scales;
   std::optional<mx::array> biases, global_scale, bias, residual;
 
-  std::vector<mx::array> list() const {
-    std::vector<mx::array> all{x, w, scales};
+  Arrays list() const {
+    Arrays all{x, w, scales};
     for (auto* given : {&biases, &global_scale, &bias, &residual})
       if (*given) all.push_back(**given);
     return all;
@@ -45,7 +44,7 @@ struct Positions {
   }
 };
 
-Operands named(const std::vector<mx::array>& inputs, const Options& o) {
+Operands named(const Arrays& inputs, const Options& o) {
   const Positions at(o);
   auto optional = [&](int i) { return i < 0 ? std::nullopt : std::optional(inputs[i]); };
   return {inputs[0], inputs[1], inputs[2], optional(at.biases), optional(at.global_scale), optional(at.bias), optional(at.residual)};
@@ -70,7 +69,7 @@ mx::Shape result_shape(const Operands& in, const WeightFormat* format, bool tran
   return shape;
 }
 
-QuantGemm describe(const Operands& in, mx::array& out, const Options& o, mx::Stream stream, std::vector<mx::array>& kept) {
+QuantGemm describe(const Operands& in, mx::array& out, const Options& o, mx::Stream stream, Arrays& kept) {
   QuantGemm q;
   const mx::Shape batch = leading(out, 2);
   q.weights = weight_batch(o.format.get(), o.transpose, in.w, in.scales, in.biases, batch, stream, kept);
@@ -121,27 +120,15 @@ QuantGemm describe(const Operands& in, mx::array& out, const Options& o, mx::Str
 
 }  // namespace
 
-QuantizedMatmul::QuantizedMatmul(mx::Stream stream, Options options) : Primitive(stream), options_(std::move(options)) {}
+QuantizedMatmul::QuantizedMatmul(mx::Stream stream, Options options) : CpuPrimitive(stream, kOp), options_(std::move(options)) {}
 
-void QuantizedMatmul::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
-  mx::array& out = outputs[0];
-  out.set_data(mx::allocator::malloc(out.nbytes()));
-  if (out.size() == 0) return;
-  auto& encoder = mx::cpu::get_command_encoder(stream());
-  for (const mx::array& input : inputs) encoder.set_input_array(input);
-  encoder.set_output_array(out);
-  std::vector<mx::array> kept;
-  QuantGemm q = describe(named(inputs, options_), out, options_, stream(), kept);
-  // MLX keeps the buffers of inputs and outputs alive until the task has run.
-  encoder.dispatch([q = std::move(q), format = options_.format] { quant_gemm(q, settings()); });
-  encoder.add_temporaries(std::move(kept));
+std::function<void()> QuantizedMatmul::task(const Arrays& inputs, Arrays& outputs, Arrays& kept) {
+  return [q = describe(named(inputs, options_), outputs[0], options_, stream(), kept), format = options_.format] {
+    quant_gemm(q, settings());
+  };
 }
 
-void QuantizedMatmul::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  fail_gpu(kOp);
-}
-
-std::vector<mx::Shape> QuantizedMatmul::output_shapes(const std::vector<mx::array>& inputs) {
+Shapes QuantizedMatmul::output_shapes(const Arrays& inputs) {
   return {result_shape(named(inputs, options_), options_.format.get(), options_.transpose)};
 }
 
@@ -153,8 +140,7 @@ bool QuantizedMatmul::is_equivalent(const mx::Primitive& other) const {
          a.residual == b.residual;
 }
 
-std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primals, const std::vector<mx::array>& cotangents,
-                                            const std::vector<int>& argnums, const std::vector<mx::array>&) {
+Arrays QuantizedMatmul::vjp(const Arrays& primals, const Arrays& cotangents, const std::vector<int>& argnums, const Arrays&) {
   const Options& o = options_;
   const Operands in = named(primals, o);
   const Positions at(o);
@@ -165,7 +151,7 @@ std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primal
   };
   mx::array inner = cotangents[0];
   if (o.activation != Activation::none) inner = pull_back(o.activation, product(in.x, o.transpose, mx::float32, in.bias), inner, s);
-  std::vector<mx::array> result;
+  Arrays result;
   for (int argnum : argnums) {
     if (argnum == 0) {
       // Summed over the batch in f32, where x was broadcast.
@@ -177,14 +163,13 @@ std::vector<mx::array> QuantizedMatmul::vjp(const std::vector<mx::array>& primal
       result.push_back(sum_to(cotangents[0], in.residual->shape(), in.residual->dtype(), s));
     } else {
       fail(kOp, "there is no gradient with respect to packed weights, their scales and biases, or the global scale; nearest: with respect "
-                "to x, bias and residual");
+                "to x, bias and residual; instead: engine=\"mlx\" has those to scales, biases and global scale");
     }
   }
   return result;
 }
 
-std::vector<mx::array> QuantizedMatmul::jvp(const std::vector<mx::array>& primals, const std::vector<mx::array>& tangents,
-                                            const std::vector<int>& argnums) {
+Arrays QuantizedMatmul::jvp(const Arrays& primals, const Arrays& tangents, const std::vector<int>& argnums) {
   const Options& o = options_;
   const Operands in = named(primals, o);
   const Positions at(o);
@@ -207,15 +192,14 @@ std::vector<mx::array> QuantizedMatmul::jvp(const std::vector<mx::array>& primal
   return {mx::astype(inner, o.out_type, s)};
 }
 
-std::pair<std::vector<mx::array>, std::vector<int>> QuantizedMatmul::vmap(const std::vector<mx::array>& inputs,
-                                                                         const std::vector<int>& axes) {
+ArraysAndAxes QuantizedMatmul::vmap(const Arrays& inputs, const std::vector<int>& axes) {
   const Positions at(options_);
   const mx::Stream s = stream();
   // Rank of an input as it was written, and of the result.
   auto rank = [&](int i) { return static_cast<int>(inputs[i].ndim()) - (axes[i] >= 0); };
   int result = std::max({rank(0), rank(1), rank(2)});
   if (at.biases >= 0) result = std::max(result, rank(at.biases));
-  std::vector<mx::array> moved;
+  Arrays moved;
   int size = 1;
   bool batched = false;  // whether the product itself has the new axis
   for (int i = 0; i < static_cast<int>(inputs.size()); i++) {

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
-#include <stdexcept>
 
 #include "gather_arrays.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "routes.h"
 
 namespace mlx_tensorops::cpu {
@@ -42,27 +39,18 @@ void build(const Indices& ids, int64_t rows, int64_t tiles, int64_t experts, int
 }  // namespace
 
 TilePlan::TilePlan(mx::Stream stream, int num_experts, int block_m)
-    : Primitive(stream), num_experts_(num_experts), block_m_(block_m) {}
+    : CpuPrimitive(stream, kOp), num_experts_(num_experts), block_m_(block_m) {}
 
-void TilePlan::eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) {
-  for (mx::array& out : outputs) out.set_data(mx::allocator::malloc(out.nbytes()));
+std::function<void()> TilePlan::task(const Arrays& inputs, Arrays& outputs, Arrays&) {
   const mx::array& ids = inputs[0];
-  auto& encoder = mx::cpu::get_command_encoder(stream());
-  encoder.set_input_array(ids);
-  for (mx::array& out : outputs) encoder.set_output_array(out);
   auto data = [&](int i) { return outputs[i].data<int32_t>(); };
-  encoder.dispatch([ids = indices_of(kOp, "ids", ids, ids.shape()), rows = int64_t(ids.size()),
-                    tiles = int64_t(outputs[0].size()), experts = num_experts_, block_m = block_m_,
-                    plan = Plan{data(0), data(1), data(2), data(3), data(4), data(5)}] {
+  return [ids = indices_of(kOp, "ids", ids, ids.shape()), rows = int64_t(ids.size()), tiles = int64_t(outputs[0].size()),
+          experts = num_experts_, block_m = block_m_, plan = Plan{data(0), data(1), data(2), data(3), data(4), data(5)}] {
     build(ids, rows, tiles, experts, block_m, plan);
-  });
+  };
 }
 
-void TilePlan::eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) {
-  fail_gpu(kOp);
-}
-
-std::vector<mx::Shape> TilePlan::output_shapes(const std::vector<mx::array>& inputs) {
+Shapes TilePlan::output_shapes(const Arrays& inputs) {
   constexpr size_t most = std::numeric_limits<int32_t>::max();
   const size_t rows = inputs[0].size();
   const size_t tiles = ceil_div(rows, block_m_) + num_experts_;
@@ -77,15 +65,13 @@ bool TilePlan::is_equivalent(const mx::Primitive& other) const {
   return num_experts_ == o.num_experts_ && block_m_ == o.block_m_;
 }
 
-std::vector<mx::array> tile_plan(const mx::array& ids, int num_experts, int block_m,
-                                 mx::StreamOrDevice where) {
+Arrays tile_plan(const mx::array& ids, int num_experts, int block_m, mx::StreamOrDevice where) {
   integer_of(kOp, "ids", ids.dtype());
   if (num_experts < 0) fail(kOp, "num_experts = ", num_experts, ", but must be 0 or more");
   if (block_m < 1) fail(kOp, "block_m = ", block_m, ", but must be 1 or more; 16, 32 and 64 are usual");
   auto primitive = std::make_shared<TilePlan>(cpu_stream(kOp, where), num_experts, block_m);
   auto shapes = primitive->output_shapes({ids});
-  return mx::array::make_arrays(std::move(shapes), std::vector<mx::Dtype>(6, mx::int32), primitive,
-                                {ids});
+  return mx::array::make_arrays(std::move(shapes), std::vector<mx::Dtype>(6, mx::int32), primitive, {ids});
 }
 
 }  // namespace mlx_tensorops::cpu
