@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Mapping
 
 from .. import registry
-from ..dtypes import element_type, matmul2d_since
+from ..dtypes import matmul2d_since
 from ..epilogues import GATES
 from ..errors import RuleError, fail
 from ..formats import BUILT_IN, by_name, find
@@ -169,19 +169,18 @@ def signature(v: Variant):
 def context(v: Variant) -> dict:
     """What the templates may name beside the general values."""
     p, flow = shared.problem(v), weighted_dataflows.of(v)
-    inputs = dict(zip(shared.names(p, v.epilogue), v.types))
+    inputs = shared.inputs_of(v)
     stored = inputs["w" + p.suffixes[0]]
-    scales = inputs.get("scales" + p.suffixes[0])
-    decoded = weighted_dataflows.decoded_type(p.format, v.types[0], stored)
+    decoded = weighted_dataflows.decoded_type(p.format, v.types[0], stored.name)
     return dict(
-        b=decoded, fmt=p.weights, stored=element_type(stored), scale_type=element_type(scales) if scales else None,
+        b=decoded, fmt=p.weights, stored=stored, scale_type=inputs.get("scales" + p.suffixes[0]),
         biased=bool(p.weights and p.weights.biased), rows=p.rows, indirect=p.indirect, suffixes=p.suffixes, gate=p.gate,
         gate_text=GATES[p.gate].msl if p.gate else "", global_scale=p.global_scale, slices=flow.k_slice is not None,
-        stored_suffixes=("",) if p.gate else p.suffixes, matrix_names={suffix: p.matrix(suffix) for suffix in p.suffixes},
+        stored_suffixes=p.stored, matrix_names={suffix: p.matrix(suffix) for suffix in p.suffixes},
         weights_at={suffix: _weights_at(v, p, suffix) for suffix in p.suffixes},
         stacked=v.batched or p.rows != "whole", matrix_number="matrix" if v.batched else "expert", transpose_left=False, transpose_right=shared.transposed(v),
         descriptor=msl.descriptor(m=v.tile.op_m, n=v.tile.op_n, k=v.tile.op_k, transpose_right=shared.transposed(v), relaxed_precision=v.relaxed),
-        x_k="1" if v.layout[0] == "n" else "p.x_k", types_by_name={name: element_type(t) for name, t in inputs.items()}, operands="native",
+        x_k="1" if v.layout[0] == "n" else "p.x_k", types_by_name=inputs, operands="native",
     ) | flow.context(v)
 
 

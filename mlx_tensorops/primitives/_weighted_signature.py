@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from ..dtypes import element_type
-from ..formats import Format, by_name
+from ..dtypes import ElementType, element_type
+from ..formats import PACK, Format, by_name
 from ..policies.weighted import SIZES
 from ..rules import Rule, ceildiv, dim, eq, every, maximum, ndim, rule, select, stride
-from ..signature import Buffer, Check, Output, Scalar, Signature
+from ..signature import Buffer, Check, Layout, Output, Scalar, Signature
 from ..variant import Variant
 
 INT32_LIMIT = 2**31
@@ -39,6 +39,11 @@ class Problem:
     def weights(self) -> Format | None:
         """The weights' format, None where they are dense."""
         return by_name(self.format) if self.format else None
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Suffixes of the results: a gate makes one of two."""
+        return ("",) if self.gate else self.suffixes
 
     def matrix(self, suffix: str) -> tuple[str, ...]:
         """Names of the arrays that make up one weight tensor."""
@@ -94,6 +99,11 @@ def types_of(spec) -> tuple[str, ...]:
     return (*found, spec.out)
 
 
+def inputs_of(v: Variant) -> dict[str, ElementType]:
+    """The inputs of a variant in order, and their element types."""
+    return dict(zip(names(problem(v), v.epilogue), map(element_type, v.types)))
+
+
 def stem_of(name: str) -> str:
     """An input's name without its destination."""
     return _SUFFIX.sub("", name)
@@ -132,7 +142,7 @@ def work(spec, shapes) -> tuple[int, int]:
     f = _facts(p, spec.epilogue, spec.weights.transpose, spec.batched)
     m, n, k, batch = (r(shapes) for r in (f.M, f.N, f.K, f.batch))
     sizes = [element_type(t).bytes for t in types_of(spec)]
-    results = batch * m * n * (1 if p.gate else spec.destinations)
+    results = batch * m * n * len(p.stored)
     return 2 * batch * m * n * k * spec.destinations, sum(prod(s) * size for s, size in zip(shapes, sizes)) + results * sizes[-1]
 
 
@@ -162,6 +172,25 @@ def _weight_strides(v: Variant, operand: int) -> tuple[Rule, Rule]:
     return stride(operand, -1 if swapped else -2), stride(operand, -2 if swapped else -1)
 
 
+def operand_bytes(v: Variant, x: Rule, weights: Rule, per_scale: int = PACK) -> tuple[Rule, ...]:
+    """Bytes loaded per input where so many elements of x are, and so many of each weight tensor, ``per_scale`` of them for one look at their scale."""
+    fmt = problem(v).weights
+
+    def loaded(name: str, element: ElementType) -> Rule:
+        stem = stem_of(name)
+        if stem == "w" and fmt:
+            return weights // PACK * fmt.bits
+        elements = {"x": x, "w": weights, "scales": weights // per_scale, "biases": weights // per_scale}.get(stem)
+        return rule(0) if elements is None else elements * element.bytes
+
+    return tuple(loaded(name, element) for name, element in inputs_of(v).items())
+
+
+def output_bytes(v: Variant, f: Facts) -> Rule:
+    """Bytes of all results."""
+    return f.M * f.N * f.batch * (len(problem(v).stored) * element_type(v.types[-1]).bytes)
+
+
 def blocks_m(v: Variant, f: Facts) -> Rule:
     """Blocks of rows: of the result, or the plan's tiles."""
     return f.tiles if f.tiles is not None else ceildiv(f.M, v.tile.m)
@@ -172,17 +201,15 @@ def signature(v: Variant, flow) -> Signature:
     if flow.signature is not None:
         return flow.signature(v)
     p, f = problem(v), facts_of(v)
-    inputs = names(p, v.epilogue)
-    types = [element_type(t) for t in v.types]
-    results = ("c",) if p.gate else tuple(f"c{suffix}" for suffix in p.suffixes)
+    out = element_type(v.types[-1])
     slices = (slices_of(v, flow, f),) if flow.k_slice else ()
     shape = (*slices, *((dim(0, 0),) if v.batched else ()), f.M, f.N)
     return Signature(
-        buffers=(*(Buffer(name, types[i], i) for i, name in enumerate(inputs)),
-                 *(Buffer(name, types[-1], i, output=True) for i, name in enumerate(results))),
+        buffers=(*(Buffer(name, element, i) for i, (name, element) in enumerate(inputs_of(v).items())),
+                 *(Buffer(f"c{suffix}", out, i, output=True) for i, suffix in enumerate(p.stored))),
         params="WeightedParams",
         scalars=tuple(_scalars(v, flow, p, f)),
-        outputs=tuple(Output(types[-1], shape) for _ in results),
+        outputs=(Output(out, shape),) * len(p.stored),
         checks=checks(p, v.epilogue, given_transposed(v), v.batched),
         when=every(SIZES[v.size](f), _layout_fits(v, p, f), _alignment_fits(v, flow, f), flow.fits(v, f)),
         grid=_grid(v, f, slices[0] if slices else rule(1)),
@@ -314,10 +341,21 @@ def _broadcasts(name: str, operand: int, f: Facts, batched: bool) -> Check:
 def _layout_fits(v: Variant, p: Problem, f: Facts) -> Rule:
     """Packed rows are read in whole packs: the last axis of every stored array is contiguous. Dense weights are contiguous along either axis."""
     along = -2 if v.option("swapped", False) else -1
-    conditions = [] if any_strides(v) else [eq(_weight_strides(v, f.number[name])[1], 1) | (dim(f.number[name], along) <= 1)
-                                            for suffix in p.suffixes for name in p.matrix(suffix)]
-    conditions += [eq(stride(0, -1), 1) | (dim(0, -1) <= 1)] if v.layout[0] == "n" else []
+    conditions = [] if any_strides(v) else [_contiguous_along(f.number[name], along) for suffix in p.suffixes for name in p.matrix(suffix)]
+    conditions += [_contiguous_along(0, -1)] if v.layout[0] == "n" else []
     return every(*conditions)
+
+
+def _contiguous_along(operand: int, axis: int) -> Rule:
+    return eq(stride(operand, axis), 1) | (dim(operand, axis) <= 1)
+
+
+def _layouts(p: Problem, f: Facts) -> tuple[Layout, ...]:
+    """What no row does without: packed words that follow each other. Scales and biases were made so (``_weights.for_kernels``); a copy of
+    the words would be one of all weights, in every call."""
+    return () if p.weights is None else tuple(
+        Layout(_contiguous_along(f.number[f"w{suffix}"], -1), f"w{suffix}, the packed weights, are not contiguous along their last axis",
+               'mx.contiguous(w), once, before the calls; engine="mlx" copies in each') for suffix in p.suffixes)
 
 
 def _alignment_fits(v: Variant, flow, f: Facts) -> Rule:

@@ -7,11 +7,11 @@ from typing import Mapping
 
 from ...dtypes import BFLOAT16, FLOAT32, ElementType, element_type
 from ...formats import by_name
-from ...variant import Variant
+from ...variant import ALIGNMENTS, Variant
 from .._dataflow import Dataflow, discover
 
 # x with contiguous rows ("n") or any strides ("t"); the weights as they are stored; any edges last.
-EVERY_ROW = (*((f"n{right}", alignment) for alignment in ("aligned", "ragged_m", "ragged") for right in "tn"), ("tt", "ragged"), ("tn", "ragged"))
+EVERY_ROW = (*((f"n{right}", alignment) for alignment in ALIGNMENTS for right in "tn"), ("tt", "ragged"), ("tn", "ragged"))
 
 
 @lru_cache(maxsize=None)

@@ -14,7 +14,7 @@ from ...formats import PACK, by_name
 from ...rules import Rule, ceildiv, every, rule, stride
 from ...variant import SIMD_WIDTH, Variant
 from .._gemm_signature import STRIDE_LIMIT
-from .._weighted_signature import blocks_m, facts_of, names, problem, stem_of, transposed
+from .._weighted_signature import blocks_m, facts_of, operand_bytes, output_bytes, problem, transposed
 from . import EVERY_ROW, Dataflow, decoded_type
 
 # Apple GPUs have 32 KiB since family 4 (Metal feature set tables). 4 KiB stay free for what matmul2d allocates itself:
@@ -135,35 +135,22 @@ def cost(v: Variant, slices: Rule = rule(1)) -> Cost:
     """Work of a launch; each of ``slices`` parts of K stores a result of its own."""
     t, f, p = v.tile, facts_of(v), problem(v)
     x, decoded = _types(v)
-    inputs = dict(zip(names(p, v.epilogue), (element_type(name) for name in v.types)))
     step, tensors = _step(v), len(p.suffixes)
     count, steps = blocks_m(v, f) * ceildiv(f.N, t.n) * f.batch, ceildiv(f.K, step)
     staged = count * steps * step  # rows of x and columns of W times this: elements
-    scratch = count * slices * (t.m * t.n * 4 * (1 if p.gate else tensors) if _scratch(v) else 0)
+    scratch = count * slices * (t.m * t.n * 4 * len(p.stored) if _scratch(v) else 0)
     operations = count * steps * (step // t.op_k * t.simdgroups * t.fragments_m * t.fragments_n * tensors)
     device_x = v.option("x", "staged") == "device"
     scaled = 4 if _scaled(v) else 0  # bytes of a factor
-    fmt = p.weights
-
-    def loads(name: str):
-        stem = stem_of(name)
-        if stem == "x":
-            once = t.m * inputs[name].bytes
-            return staged * (once * (t.simdgroups_n if device_x else 1)) + (count * f.K * once if scaled else 0)
-        if stem == "w":
-            return staged * t.n // 8 * fmt.bits if fmt else staged * (t.n * decoded.bytes)
-        if stem in ("scales", "biases"):
-            return staged * t.n // (PACK * _run(v)) * inputs[name].bytes
-        return rule(0)
-
+    loaded_x = staged * (t.m * (t.simdgroups_n if device_x else 1)) + (count * f.K * t.m if scaled else 0)
     return Cost(
         macs=operations * (t.op_m * t.op_n * t.op_k),
         matmul2d=operations,
-        operand_bytes=tuple(loads(name) for name in inputs),
-        output_bytes=f.M * f.N * f.batch * slices * (1 if p.gate else tensors) * element_type(v.types[-1]).bytes,
+        operand_bytes=operand_bytes(v, loaded_x, staged * t.n, PACK * (_run(v) if p.weights else 1)),
+        output_bytes=output_bytes(v, f) * slices,
         accumulator_words=(t.warp_m * t.warp_n // SIMD_WIDTH + -(-v.option("tail", 0) * t.n // t.threads)) * tensors,
         operand_words=(t.warp_m * x.bytes + t.op_n * decoded.bytes) * t.op_k // (4 * SIMD_WIDTH),
-        barriers=count * (2 * steps + slices * ((1 if _scratch(v) else 0) * (1 if p.gate else 2 * tensors - 1) + (1 if scaled else 0))),
+        barriers=count * (2 * steps + slices * ((2 * len(p.stored) - 1 if _scratch(v) else 0) + (1 if scaled else 0))),
         threadgroup_load=staged * (t.simdgroups * ((0 if device_x else t.warp_m * x.bytes) + tensors * t.warp_n * decoded.bytes) + t.m * scaled)
         + count * slices * (t.m * t.n * tensors * scaled) + scratch,
         threadgroup_store=staged * ((0 if device_x else t.m * x.bytes) + tensors * t.n * decoded.bytes) + count * slices * (t.m * scaled) + scratch,

@@ -11,7 +11,7 @@ from ...dtypes import BFLOAT16, FLOAT32, ElementType, element_type
 from ...formats import PACK, by_name
 from ...rules import ceildiv, rule
 from ...variant import SIMD_WIDTH, Variant
-from .._weighted_signature import blocks_m, facts_of, names, problem, stem_of, transposed
+from .._weighted_signature import blocks_m, facts_of, operand_bytes, output_bytes, problem, transposed
 from . import EVERY_ROW, Dataflow
 
 EDGE = 8  # rows and columns of a simdgroup_matrix, Metal Shading Language Specification section 2.4
@@ -59,29 +59,17 @@ def _legal(spec, options) -> list[str]:
 
 
 def _cost(v: Variant) -> Cost:
-    t, f, p, step = v.tile, facts_of(v), problem(v), _step(v)
-    inputs = dict(zip(names(p, v.epilogue), (element_type(name) for name in v.types)))
-    tensors, fmt = len(p.suffixes), p.weights
+    t, f, step, tensors = v.tile, facts_of(v), _step(v), len(problem(v).suffixes)
     steps = blocks_m(v, f) * ceildiv(f.N, t.n) * f.batch * ceildiv(f.K, step) * t.simdgroups
     operations = steps * (t.fragments_m * t.fragments_n * _products(v) * tensors)
     weights = steps * (t.warp_n * step * (1 if _packs_whole(v) else 2))  # taken by lanes, per tensor
-
-    def loads(name: str):
-        stem = stem_of(name)
-        if stem == "x":
-            return steps * (t.warp_m * step * inputs[name].bytes)
-        if stem == "w":
-            return weights // 8 * fmt.bits if fmt else weights * inputs[name].bytes
-        if stem in ("scales", "biases"):
-            return weights // PACK * inputs[name].bytes
-        return rule(0)
 
     return Cost(
         macs=operations * EDGE**3,
         matmul2d=rule(0),
         mma8x8=operations,
-        operand_bytes=tuple(loads(name) for name in inputs),
-        output_bytes=f.M * f.N * f.batch * (1 if p.gate else tensors) * element_type(v.types[-1]).bytes,
+        operand_bytes=operand_bytes(v, steps * (t.warp_m * step), weights),
+        output_bytes=output_bytes(v, f),
         accumulator_words=t.warp_m * t.warp_n // SIMD_WIDTH * tensors,
         operand_words=(t.warp_m * step // SIMD_WIDTH + PACK) * _fragment(v).bytes // 4,
     )

@@ -9,11 +9,11 @@ With rows of experts and blocks of one row every row is a run of its own: ids ma
 from __future__ import annotations
 
 from ...cost import Cost
-from ...dtypes import FLOAT32, element_type
+from ...dtypes import FLOAT32
 from ...formats import PACK
 from ...rules import ceildiv, rule
 from ...variant import SIMD_WIDTH, Variant
-from .._weighted_signature import blocks_m, facts_of, names, problem, stem_of, transposed
+from .._weighted_signature import blocks_m, facts_of, operand_bytes, output_bytes, problem, transposed
 from . import Dataflow
 
 COLUMNS_PACKED = SIMD_WIDTH  # of a simdgroup where weights are packed along N: 4 packs, each shared by 8 lanes along K
@@ -31,27 +31,14 @@ def _legal(spec, options) -> list[str]:
 
 def _cost(v: Variant) -> Cost:
     """Exact for whole matrices of any size; runs of several rows read their weights once each, which no shape tells."""
-    t, f, p = v.tile, facts_of(v), problem(v)
-    inputs = dict(zip(names(p, v.epilogue), (element_type(name) for name in v.types)))
-    tensors, fmt = len(p.suffixes), p.weights
+    t, f, tensors = v.tile, facts_of(v), len(problem(v).suffixes)
     weights = blocks_m(v, f) * f.batch * f.N * f.K  # taken by lanes, per tensor
     sums, x_values, readers = (t.warp_n, PACK, 1) if transposed(v) else (PACK, 1, COLUMNS_PACKED // PACK)
-
-    def loads(name: str):
-        stem = stem_of(name)
-        if stem == "x":
-            return ceildiv(f.N, t.warp_n) * f.batch * f.M * f.K * (readers * inputs[name].bytes)
-        if stem == "w":
-            return weights // 8 * fmt.bits if fmt else weights * inputs[name].bytes
-        if stem in ("scales", "biases"):
-            return weights // PACK * inputs[name].bytes
-        return rule(0)
-
     return Cost(
         macs=f.M * f.N * f.K * f.batch * tensors,
         matmul2d=rule(0),
-        operand_bytes=tuple(loads(name) for name in inputs),
-        output_bytes=f.M * f.N * f.batch * (1 if p.gate else tensors) * element_type(v.types[-1]).bytes,
+        operand_bytes=operand_bytes(v, ceildiv(f.N, t.warp_n) * f.batch * f.M * f.K * readers, weights),
+        output_bytes=output_bytes(v, f),
         accumulator_words=t.m * sums * tensors,
         operand_words=t.m * x_values + PACK,
     )
