@@ -1,11 +1,12 @@
 // Derivatives and mapping of the operations over experts, built from the same operations.
 #include <algorithm>
-#include <numeric>
+#include <array>
 
 #include "gather_ops.h"
 #include "gradient.h"
 #include "mlx/ops.h"
 #include "mlx/transforms.h"
+#include "operands.h"
 
 namespace mlx_tensorops::cpu {
 namespace {
@@ -129,13 +130,28 @@ mx::array weighted(const mx::array& scores, const mx::array& rows, mx::Stream s)
 
 // ---- vmap --------------------------------------------------------------------------------------
 
-// The mapped axis in front, and ones so that `rank` axes follow it.
-mx::array lead(const mx::array& x, int axis, int rank, mx::Stream s) {
-  mx::array moved = mx::moveaxis(x, axis, 0, s);
-  std::vector<int> missing(std::max(0, rank + 1 - static_cast<int>(moved.ndim())));
-  std::iota(missing.begin(), missing.end(), 1);
-  return missing.empty() ? moved : mx::expand_dims(moved, missing, s);
-}
+// The mapped axes of a node's inputs by their roles; -1: none.
+class Mapped {
+ public:
+  // Throws if an input is mapped whose role is not among `allowed`.
+  Mapped(const char* op, const char* what, const std::vector<Input>& layout, std::initializer_list<Role> allowed, const Arrays& inputs,
+         const std::vector<int>& axes) {
+    axis_.fill(-1);
+    for (std::size_t i = 0; i < inputs.size(); i++) {
+      if (axes[i] < 0) continue;
+      const Role role = layout[i].role;
+      if (std::find(allowed.begin(), allowed.end(), role) == allowed.end()) fail_role(op, what, role);
+      axis_[static_cast<int>(role)] = axes[i];
+      size_ = inputs[i].shape(axes[i]);
+    }
+  }
+  int operator[](Role role) const { return axis_[static_cast<int>(role)]; }
+  int size() const { return size_; }
+
+ private:
+  std::array<int, kRoles> axis_;
+  int size_ = 1;
+};
 
 }  // namespace
 
@@ -183,17 +199,8 @@ Arrays GatherProducts::jvp(const Arrays& primals, const Arrays& tangents, const 
 ArraysAndAxes GatherProducts::vmap(const Arrays& inputs, const std::vector<int>& axes) {
   const mx::Stream s = stream();
   ExpertCall call = unpack(inputs);
-  int x_axis = -1, lhs_axis = -1, rhs_axis = -1, size = 1;
-  for (std::size_t i = 0; i < inputs.size(); i++) {
-    if (axes[i] < 0) continue;
-    size = inputs[i].shape(axes[i]);
-    switch (layout_[i].role) {
-      case Role::x: x_axis = axes[i]; break;
-      case Role::lhs: lhs_axis = axes[i]; break;
-      case Role::rhs: rhs_axis = axes[i]; break;
-      default: fail_role(op_, "vmap maps x and the indices, but not", layout_[i].role);
-    }
-  }
+  const Mapped mapped(op_, "vmap maps x and the indices, but not", layout_, {Role::x, Role::lhs, Role::rhs}, inputs, axes);
+  const int x_axis = mapped[Role::x], lhs_axis = mapped[Role::lhs], rhs_axis = mapped[Role::rhs], size = mapped.size();
   if (!call.plan.empty()) fail(op_, "vmap would make other rows than the plan has; leave the plan out");
   auto rank = [](const mx::array& x, int axis) { return static_cast<int>(x.ndim()) - (axis >= 0); };
   if (call.lhs) {
@@ -268,27 +275,15 @@ Arrays GatherCombine::jvp(const Arrays& primals, const Arrays& tangents, const s
 ArraysAndAxes GatherCombine::vmap(const Arrays& inputs, const std::vector<int>& axes) {
   const mx::Stream s = stream();
   ExpertCall call = unpack(inputs);
-  int x_axis = -1, rhs_axis = -1, scores_axis = -1, size = 1;
-  for (std::size_t i = 0; i < inputs.size(); i++) {
-    if (axes[i] < 0) continue;
-    size = inputs[i].shape(axes[i]);
-    switch (layout_[i].role) {
-      case Role::x: x_axis = axes[i]; break;
-      case Role::rhs: rhs_axis = axes[i]; break;
-      case Role::scores: scores_axis = axes[i]; break;
-      default: fail_role(op_, "vmap maps x, the indices and the scores, but not", layout_[i].role);
-    }
-  }
+  const Mapped mapped(op_, "vmap maps x, the indices and the scores, but not", layout_, {Role::x, Role::rhs, Role::scores}, inputs, axes);
   // Indices and scores have the shape of the pairs, so both get the axis.
-  auto spread = [&](const mx::array& x, int axis) {
-    if (axis >= 0) return mx::moveaxis(x, axis, 0, s);
-    mx::Shape shape = x.shape();
-    shape.insert(shape.begin(), size);
-    return mx::broadcast_to(x, shape, s);
+  const int rank = static_cast<int>(call.rhs.ndim()) - (mapped[Role::rhs] >= 0);
+  auto spread = [&](const mx::array& x, Role role) {
+    return mapped[role] >= 0 ? lead(x, mapped[role], rank, s) : lead_broadcast(x, mapped.size(), rank, s);
   };
-  call.rhs = spread(call.rhs, rhs_axis);
-  call.scores = spread(*call.scores, scores_axis);
-  if (x_axis >= 0) call.x = lead(call.x, x_axis, static_cast<int>(call.rhs.ndim()), s);
+  call.rhs = spread(call.rhs, Role::rhs);
+  call.scores = spread(*call.scores, Role::scores);
+  if (mapped[Role::x] >= 0) call.x = lead(call.x, mapped[Role::x], rank + 1, s);
   return {{gather_combine(op_, call, options_, s)}, {0}};
 }
 

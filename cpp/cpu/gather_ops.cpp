@@ -253,7 +253,7 @@ mx::array gather_combine(const char* op, const ExpertCall& call, const ExpertOpt
 }
 
 void fail_role(const char* op, const char* what, Role role) {
-  constexpr const char* names[] = {"x", "w", "scales", "biases", "bias", "global_scale", "lhs_indices", "rhs_indices", "plan", "scores"};
+  constexpr const char* names[kRoles] = {"x", "w", "scales", "biases", "bias", "global_scale", "lhs_indices", "rhs_indices", "plan", "scores"};
   fail(op, what, " ", names[static_cast<int>(role)]);
 }
 

@@ -41,6 +41,7 @@ struct ExpertOptions {
 
 // What an input of the node is: the call, flattened.
 enum class Role { x, w, scales, biases, bias, global_scale, lhs, rhs, plan, scores };
+constexpr int kRoles = 10;
 struct Input {
   Role role;
   int projection = 0;

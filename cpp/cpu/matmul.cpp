@@ -4,8 +4,8 @@
 
 #include "config.h"
 #include "gradient.h"
-#include "operands.h"
 #include "mlx/ops.h"
+#include "operands.h"
 
 namespace mlx_tensorops::cpu {
 namespace {
@@ -36,29 +36,12 @@ mx::Shape result_shape(const mx::array& a, const mx::array& b) {
 }
 
 Gemm describe(const Arrays& inputs, mx::array& out, const Matmul::Options& options) {
-  const mx::array &a = inputs[0], &b = inputs[1];
-  Gemm g;
-  g.m = a.shape(-2);
-  g.k = a.shape(-1);
-  g.n = b.shape(-1);
-  g.a = matrix_of(kOp, a);
-  g.b = matrix_of(kOp, b);
-  g.out = out.data<char>();
-  g.out_type = type_of(kOp, "out_dtype", out.dtype());
-  g.out_row = g.n;
-  g.activation = options.activation;
-  g.batch.assign(out.shape().begin(), out.shape().end() - 2);
-  g.a_batch = batch_strides(a, g.batch);
-  g.b_batch = batch_strides(b, g.batch);
-  g.bias_batch = g.residual_batch = std::vector<int64_t>(g.batch.size(), 0);
-  if (options.bias) {
-    g.bias = addend_of(kOp, inputs[2], out.shape());
-    g.bias_batch = batch_strides(inputs[2], g.batch);
-  }
-  if (options.residual) {
-    g.residual = addend_of(kOp, inputs.back(), out.shape());
-    g.residual_batch = batch_strides(inputs.back(), g.batch);
-  }
+  std::optional<mx::array> bias, residual;
+  if (options.bias) bias = inputs[2];
+  if (options.residual) residual = inputs.back();
+  Gemm g = gemm_of(kOp, inputs[0], out, bias, options.activation, residual);
+  g.b = matrix_of(kOp, inputs[1]);
+  g.b_batch = batch_strides(inputs[1], g.batch);
   fold_batches_into_rows(g);
   return g;
 }
@@ -114,24 +97,15 @@ Arrays Matmul::jvp(const Arrays& primals, const Arrays& tangents, const std::vec
 ArraysAndAxes Matmul::vmap(const Arrays& inputs, const std::vector<int>& axes) {
   auto rank = [&](size_t i) { return static_cast<int>(inputs[i].ndim()) - (axes[i] >= 0); };
   const int result = std::max(rank(0), rank(1));
-  Arrays moved;
+  Arrays moved = inputs;
+  int size = 1;
   for (size_t i = 0; i < inputs.size(); i++) {
-    mx::array x = inputs[i];
-    if (axes[i] >= 0) {
-      x = mx::moveaxis(x, axes[i], 0, stream());
-      std::vector<int> missing;
-      for (int axis = 1; axis <= result - rank(i); axis++) missing.push_back(axis);
-      if (!missing.empty()) x = mx::expand_dims(x, missing, stream());
-    }
-    moved.push_back(x);
+    if (axes[i] < 0) continue;
+    size = inputs[i].shape(axes[i]);
+    moved[i] = lead(inputs[i], axes[i], result, stream());
   }
-  if (axes[0] < 0 && axes[1] < 0) {  // only a bias or a residual is mapped: the product must have the axis, too
-    mx::Shape shape(result + 1, 1);
-    std::copy(moved[0].shape().begin(), moved[0].shape().end(), shape.end() - moved[0].ndim());
-    for (size_t i = 2; i < inputs.size(); i++)
-      if (axes[i] >= 0) shape[0] = inputs[i].shape(axes[i]);
-    moved[0] = mx::broadcast_to(moved[0], shape, stream());
-  }
+  // Only a bias or a residual is mapped: the product must have the axis, too.
+  if (axes[0] < 0 && axes[1] < 0) moved[0] = lead_broadcast(moved[0], size, result, stream());
   std::optional<mx::array> bias, residual;
   if (options_.bias) bias = moved[2];
   if (options_.residual) residual = moved.back();

@@ -50,6 +50,10 @@ Operands named(const Arrays& inputs, const Options& o) {
   return {inputs[0], inputs[1], inputs[2], optional(at.biases), optional(at.global_scale), optional(at.bias), optional(at.residual)};
 }
 
+GlobalScale scale_of(const Operands& in, const Options& o) {
+  return in.global_scale ? GlobalScale({*in.global_scale, o.divisor}) : std::nullopt;
+}
+
 mx::Shape result_shape(const Operands& in, const WeightFormat* format, bool transpose) {
   const WeightSizes sizes = weight_sizes(kOp, format, transpose, in.w, in.scales, in.biases);
   if (in.x.ndim() < 2) fail(kOp, "x is ", in.x.shape(), ", but needs two dimensions or more; add one with mx.expand_dims");
@@ -73,26 +77,8 @@ QuantGemm describe(const Operands& in, mx::array& out, const Options& o, mx::Str
   QuantGemm q;
   const mx::Shape batch = leading(out, 2);
   q.weights = weight_batch(o.format.get(), o.transpose, in.w, in.scales, in.biases, batch, stream, kept);
+  q.gemm = gemm_of(kOp, in.x, out, in.bias, o.activation, in.residual);
   Gemm& g = q.gemm;
-  g.m = in.x.shape(-2);
-  g.k = in.x.shape(-1);
-  g.n = out.shape(-1);
-  g.a = matrix_of(kOp, in.x);
-  g.out = out.data<char>();
-  g.out_type = type_of(kOp, "out_dtype", out.dtype());
-  g.out_row = g.n;
-  g.activation = o.activation;
-  g.batch.assign(batch.begin(), batch.end());
-  g.a_batch = batch_strides(in.x, g.batch);
-  g.b_batch = g.bias_batch = g.residual_batch = std::vector<int64_t>(g.batch.size(), 0);
-  if (in.bias) {
-    g.bias = addend_of(kOp, *in.bias, out.shape());
-    g.bias_batch = batch_strides(*in.bias, g.batch);
-  }
-  if (in.residual) {
-    g.residual = addend_of(kOp, *in.residual, out.shape());
-    g.residual_batch = batch_strides(*in.residual, g.batch);
-  }
   auto varies = [&](const mx::array& x, int trailing) {
     const int own = static_cast<int>(x.ndim()) - trailing;
     for (int i = 0; i < own; i++)
@@ -144,7 +130,7 @@ Arrays QuantizedMatmul::vjp(const Arrays& primals, const Arrays& cotangents, con
   const Options& o = options_;
   const Operands in = named(primals, o);
   const Positions at(o);
-  const GlobalScale scale = in.global_scale ? GlobalScale({*in.global_scale, o.divisor}) : std::nullopt;
+  const GlobalScale scale = scale_of(in, o);
   const mx::Stream s = stream();
   auto product = [&](const mx::array& x, bool transpose, mx::Dtype type, const std::optional<mx::array>& bias) {
     return quantized_matmul(x, in.w, in.scales, in.biases, o.format, transpose, type, scale, bias, Activation::none, std::nullopt, s);
@@ -173,7 +159,7 @@ Arrays QuantizedMatmul::jvp(const Arrays& primals, const Arrays& tangents, const
   const Options& o = options_;
   const Operands in = named(primals, o);
   const Positions at(o);
-  const GlobalScale scale = in.global_scale ? GlobalScale({*in.global_scale, o.divisor}) : std::nullopt;
+  const GlobalScale scale = scale_of(in, o);
   const mx::Stream s = stream();
   auto product = [&](const mx::array& x, const std::optional<mx::array>& bias) {
     return quantized_matmul(x, in.w, in.scales, in.biases, o.format, o.transpose, mx::float32, scale, bias, Activation::none, std::nullopt, s);
@@ -199,31 +185,22 @@ ArraysAndAxes QuantizedMatmul::vmap(const Arrays& inputs, const std::vector<int>
   auto rank = [&](int i) { return static_cast<int>(inputs[i].ndim()) - (axes[i] >= 0); };
   int result = std::max({rank(0), rank(1), rank(2)});
   if (at.biases >= 0) result = std::max(result, rank(at.biases));
-  Arrays moved;
+  Arrays moved = inputs;
   int size = 1;
   bool batched = false;  // whether the product itself has the new axis
   for (int i = 0; i < static_cast<int>(inputs.size()); i++) {
-    mx::array x = inputs[i];
-    if (axes[i] >= 0) {
-      size = x.shape(axes[i]);
-      batched |= i < 3 || i == at.biases;
-      x = mx::moveaxis(x, axes[i], 0, s);
-      if (i == at.global_scale && static_cast<int>(x.size()) == size) x = mx::reshape(x, {size}, s);
-      const int trailing = i == at.global_scale ? 2 : 0;  // it has the batch's axes only
-      std::vector<int> missing;
-      for (int axis = 1; axis < result + 1 - trailing - static_cast<int>(x.ndim()) + 1; axis++) missing.push_back(axis);
-      if (!missing.empty()) x = mx::expand_dims(x, missing, s);
-    }
-    moved.push_back(x);
+    if (axes[i] < 0) continue;
+    size = inputs[i].shape(axes[i]);
+    batched |= i < 3 || i == at.biases;
+    if (i != at.global_scale) moved[i] = lead(inputs[i], axes[i], result, s);
+    // It has the batch's axes only.
+    else if (static_cast<int>(inputs[i].size()) == size) moved[i] = lead(mx::reshape(inputs[i], {size}, s), 0, result - 2, s);
+    else moved[i] = lead(inputs[i], axes[i], result - 2, s);
   }
-  if (!batched) {  // only an addend or the global scale is mapped: the product must have the axis, too
-    mx::Shape shape(result + 1, 1);
-    std::copy(moved[0].shape().begin(), moved[0].shape().end(), shape.end() - moved[0].ndim());
-    shape[0] = size;
-    moved[0] = mx::broadcast_to(moved[0], shape, s);
-  }
+  // Only an addend or the global scale is mapped: the product must have the axis, too.
+  if (!batched) moved[0] = lead_broadcast(moved[0], size, result, s);
   const Operands in = named(moved, options_);
-  const GlobalScale scale = in.global_scale ? GlobalScale({*in.global_scale, options_.divisor}) : std::nullopt;
+  const GlobalScale scale = scale_of(in, options_);
   return {{quantized_matmul(in.x, in.w, in.scales, in.biases, options_.format, options_.transpose, options_.out_type, scale, in.bias,
                             options_.activation, in.residual, s)},
           {0}};
