@@ -17,10 +17,10 @@ NF2 = Format("nf2", "nf2", 2, 32, "table", "float", values=(-1.0, -0.3, 0.3, 1.0
 def registry(monkeypatch):
     """Registrations of a test end with it."""
     monkeypatch.setattr(known, "_formats", dict(known._formats))
-    known.find.cache_clear()
+    known._find.cache_clear()
     yield
     monkeypatch.undo()
-    known.find.cache_clear()
+    known._find.cache_clear()
 
 
 def test_register_and_find(registry):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import mlx.core as mx
 import numpy as np
-import pytest
 
-from mlx_tensorops import reference
-from mlx_tensorops.primitives import _enqueue
-from mlx_tensorops.shaders import render as renderer
+from tests import planted
 from tests.cases.gemm import make
 from tests.gemm import flows, judge
 
@@ -37,42 +32,10 @@ def sizes(variant, k: int) -> tuple[int, int, int]:
     return (m, n, k) if variant.alignment == "aligned" else (m + 3, n + 13, k + 5)
 
 
-@contextmanager
-def planted(before: str, after: str, *more: tuple[str, str]):
-    """The kernels' emitted text, corrupted; a bug may take several changes."""
-    right, changes = renderer.render, ((before, after), *more)
-    changed = dict.fromkeys(changes, False)
-
-    def corrupted(variant):
-        source = right(variant)
-        text = source.text
-        for change in changes:
-            changed[change] |= change[0] in text
-            text = text.replace(*change)
-        return renderer.Source(text, source.kernel, source.digest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_enqueue, "render", corrupted)
-        _enqueue.native_set.cache_clear()
-        try:
-            yield
-        finally:
-            _enqueue.native_set.cache_clear()
-    missing = [text for (text, _), found in changed.items() if not found]
-    assert not missing, f"the text has no {missing}"
-
-
 def caught(variants, a, b, **emulation) -> str | None:
     """How the checked emulator or float64 tells that the kernel is wrong; None: it does not."""
-    try:
-        c, _ = flows.run(variants, a, b, checked=True, **emulation)
-    except (RuntimeError, ValueError) as found:
-        text = str(found)
-        assert "the emulator found" in text or "does not compile" in text, text
-        return text
-    with np.errstate(all="ignore"):
-        difference = np.abs(reference.to_float64(c) - reference.gemm(a, b))
-        return None if np.all(difference <= reference.gemm_bound(a, b, variants.spec.out)) else "wrong values"
+    return planted.caught(lambda: flows.run(variants, a, b, checked=True, **emulation)[0], lambda c: judge.errors_over_bound(a, b, c, variants.spec.out),
+                          compiles=False)
 
 
 def right(variants, a, b, **emulation) -> dict:

@@ -6,6 +6,7 @@ from mlx_tensorops import hostmetal
 from mlx_tensorops.shaders.render import render
 from tests.cases import gemm as cases
 from tests.gemm import blocks, filled, flows
+from tests.planted import planted
 
 HALF = filled.variants("direct8")
 
@@ -52,7 +53,7 @@ PLANTED = (
 @pytest.mark.parametrize("bug, before, after", PLANTED, ids=[p[0] for p in PLANTED])
 def test_planted_bugs_are_caught(bug, before, after):
     a, b = filled.operands("nn/ragged", ("float16", "float16"), seed=1)
-    with blocks.planted(before, after):
+    with planted(before, after):
         assert blocks.caught(HALF, a, b), bug
 
 

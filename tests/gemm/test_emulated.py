@@ -10,6 +10,7 @@ from mlx_tensorops.primitives.gemm_dataflows import EVERY_ROW as ROWS
 from mlx_tensorops.variant import Tile
 from tests.cases import gemm as cases
 from tests.gemm import blocks, flows, judge
+from tests.planted import planted
 
 POOL = cases.pool()
 CHECKED = [c for i, c in enumerate(POOL) if i % 3 == 0 or c["row"].endswith("/aligned")]
@@ -137,7 +138,7 @@ def test_planted_bugs_are_caught(bug, before, after):
     variants = flows.variant_set("mpp", "direct", Tile(64, 128, 2, 2, 16, 32, 16), flows.spec_of("float16"))
     a = cases.make("rows", 67, 37, "float16", np.random.default_rng(8))
     b = cases.make("rows", 37, 150, "float16", np.random.default_rng(9))
-    with blocks.planted(before, after):
+    with planted(before, after):
         assert blocks.caught(variants, a, b), f"not caught: {bug}"
 
 

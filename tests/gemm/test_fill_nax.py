@@ -14,6 +14,7 @@ from mlx_tensorops.shaders.render import render
 from mlx_tensorops.variant import Tile
 from tests.cases.gemm import make
 from tests.gemm import blocks, filled, flows, judge
+from tests.planted import planted
 
 TYPE = ("float16", "float16")
 VECTOR_ROWS = filled.ROWS[:-1]  # the strided row has no vectors
@@ -137,7 +138,7 @@ PLANTED = (
 @pytest.mark.parametrize("bug, before, after", PLANTED, ids=[p[0] for p in PLANTED])
 def test_planted_bugs_are_caught(bug, before, after):
     a, b = filled.operands("nn/ragged", TYPE, fill="nax", size=(67, 150, 37), seed=6)
-    with blocks.planted(before, after):
+    with planted(before, after):
         assert blocks.caught(filled.variants("direct", "nax"), a, b), bug
 
 

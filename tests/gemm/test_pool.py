@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlx_tensorops.variant import VariantSet
+from tests.alone import alone
 from tests.gemm import flows, judge, pool
 
 CHOICES = pool.pool()
@@ -25,7 +25,7 @@ def lane_layouts(variant):
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.name)
 def test_kernel(choice):
     variant = choice.variant
-    variants = VariantSet(variant, variant.engine, (variant,))
+    variants = alone(variant)
     for seed, layout in enumerate(lane_layouts(variant)):
         arrays, extra = choice.problem(seed)
         c, dispatch = flows.run(variants, *arrays, layout=layout, checked=True)

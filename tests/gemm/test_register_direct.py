@@ -7,6 +7,7 @@ from mlx_tensorops import hostmetal, registry
 from mlx_tensorops.shaders.render import render
 from tests.cases import gemm as cases
 from tests.gemm import blocks, filled, flows
+from tests.planted import planted
 
 TYPE = ("float16", "float16")
 HALF = filled.variants("register_direct")
@@ -95,7 +96,7 @@ def test_planted_bugs_are_caught(bug, before, after):
     # Five rows of blocks walked by four. Where nothing but work is lost at a ragged edge, full blocks show the bug.
     row, size = ("nn/aligned", (320, 128, 272)) if bug == "missing early exit" else ("nn/ragged", (270, 130, 277))
     a, b = filled.operands(row, TYPE, size=size, seed=6)
-    with blocks.planted(before, after):
+    with planted(before, after):
         found = blocks.caught(SWIZZLED, a, b)
     assert found, bug
     assert bug != "a simdgroup leaves alone" or "barrier" in found

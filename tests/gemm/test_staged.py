@@ -20,6 +20,7 @@ from mlx_tensorops.variant import Tile
 from tests.cases.gemm import LAYOUTS, make
 from tests.covering import covering_array
 from tests.gemm import blocks, flows, judge
+from tests.planted import planted
 
 TILE = Tile(m=64, n=64, simdgroups_m=2, simdgroups_n=2, op_m=32, op_n=32, op_k=32)
 AXES = {
@@ -203,7 +204,7 @@ PLANTED = (
 @pytest.mark.parametrize("bug, before, after", PLANTED, ids=[p[0] for p in PLANTED])
 def test_planted_bugs_are_caught(bug, before, after):
     a, b = blocks.operands("nn", 83, 90, 101, ("float16", "float16"), 8)
-    with blocks.planted(before, after):
+    with planted(before, after):
         assert blocks.caught(set_of(), a, b), f"not caught: {bug}"
 
 
@@ -221,7 +222,7 @@ PLANTED_ELSEWHERE = (
 @pytest.mark.parametrize("bug, options, size, before, after", PLANTED_ELSEWHERE, ids=[p[0] for p in PLANTED_ELSEWHERE])
 def test_planted_bugs_of_other_forms_are_caught(bug, options, size, before, after):
     a, b = blocks.operands("nn", *size, ("float16", "float16"), 9)
-    with blocks.planted(before, after):
+    with planted(before, after):
         assert blocks.caught(set_of(**options), a, b), f"not caught: {bug}"
 
 

@@ -16,6 +16,7 @@ from mlx_tensorops.variant import Tile, VariantSet
 from tests.cases.gemm import LAYOUTS, make
 from tests.covering import covering_array
 from tests.gemm import blocks, flows, judge
+from tests.planted import planted
 
 TILES = (Tile(64, 128, 1, 1, 64, 128, 0, cooperating=4), Tile(64, 64, 1, 1, 64, 64, 0, cooperating=4))
 AXES = {
@@ -177,11 +178,11 @@ PLANTED = (
 @pytest.mark.parametrize("bug, before, after", PLANTED, ids=[p[0] for p in PLANTED])
 def test_planted_bugs_are_caught(bug, before, after):
     a, b = blocks.operands("nn", 90, 150, 200, HALF, 8)
-    with blocks.planted(before, after):
+    with planted(before, after):
         assert blocks.caught(set_of(k_chunk=128), a, b), f"not caught: {bug}"
 
 
 def test_a_padded_block_that_works_on_is_caught():
     a, b = blocks.operands("nn", 64, 128, 64, HALF, 9)
-    with blocks.planted("  if (row0 >= p.M) return;\n", ""):
+    with planted("  if (row0 >= p.M) return;\n", ""):
         assert blocks.caught(set_of(swizzle=1), a, b)

@@ -105,13 +105,16 @@ def plan(rows=7, experts=5, **options):
     (lambda: mt.gather_qmm(X, *AFFINE, rhs_indices=RIGHT, bias=mx.ones(32)), ShapeError, r"bias has shape \(32,\): it holds N = 32 values for each expert.\n  nearest legal: \(5, 32\)"),
     (lambda: mt.gather_qmm(X, *NVFP4, rhs_indices=RIGHT, mode="nvfp4", global_scale=mx.ones(4)), ShapeError, "one value per expert"),
     (lambda: mt.gather_qmm(X, *NVFP4, rhs_indices=RIGHT, mode="nvfp4", global_scale=1.0), DTypeError, "global_scale is a float"),
-    (lambda: mt.gather_qmm(X, *AFFINE, rhs_indices=RIGHT, global_scale=mx.ones(5)), DTypeError, "has none"),
+    *((lambda engine=engine: mt.gather_qmm(X, *AFFINE, rhs_indices=RIGHT, global_scale=mx.ones(5), engine=engine), DTypeError,
+       "global_scale with mode 'affine', which has none.*\n.*nearest legal: mode=\"nvfp4\"\n  instead: multiply the result") for engine in ("auto", "cpu", "mlx", "mpp", "simdgroup")),
     (lambda: mt.gather_qmm(X, *AFFINE, rhs_indices=RIGHT, plan=[1]), DTypeError, r"plan is a list.\n  instead: mlx_tensorops\.tile_plan"),
     (lambda: mt.gather_qmm(X, *AFFINE, rhs_indices=RIGHT, plan=plan(experts=4)), ShapeError, "plan is for 4 experts, the weights hold 5"),
     (lambda: mt.gather_qmm(X, *AFFINE, rhs_indices=RIGHT, plan=plan(rows=8)), ShapeError, "plan orders 8 rows, and this call has 7"),
     (lambda: mt.gather_qmm(mx.ones((7, 2, 64)), *AFFINE, rhs_indices=RIGHT, plan=plan()), ShapeError, r"has 14.*\n.*\n  instead: tile_plan of mx\.repeat\(rhs_indices, 2\)"),
     (lambda: mt.gather_mm(X, W, rhs_indices=RIGHT), ShapeError, "K = 64, but the weights have shape .*K = 32.*\n.*\n  instead: swap the last two axes"),
-    (lambda: mt.gather_mm(X, DENSE, rhs_indices=RIGHT, engine="mpp"), EngineError, "(?s)cannot run this here"),
+    (lambda: mt.gather_mm(X, DENSE, rhs_indices=RIGHT, engine="mpp"), EngineError, r"^\[gather_mm\] engine 'mpp' cannot run this here"),
+    (lambda: mt.gather_mm(X, DENSE, rhs_indices=RIGHT, engine="gpu"), EngineError, r"^\[gather_mm\] engine 'gpu' is unknown"),
+    (lambda: mt.gather_gateup(X, AFFINE, AFFINE, rhs_indices=RIGHT, global_scale=(mx.ones(5),) * 2, engine="mpp"), DTypeError, "has none"),
     (lambda: mt.gather_gateup(X, AFFINE, W, rhs_indices=RIGHT), DTypeError, "one of gate and up is quantised"),
     (lambda: mt.gather_gateup(X, AFFINE, [a[:, :8] for a in AFFINE], rhs_indices=RIGHT), ShapeError, "gate has shape"),
     (lambda: mt.gather_gateup(X, AFFINE[:1], AFFINE[:1], rhs_indices=RIGHT), DTypeError, r"gate is a list of 1\.\n  nearest legal: \(w, scales\) or"),
@@ -122,6 +125,7 @@ def plan(rows=7, experts=5, **options):
     (lambda: mt.switch_glu(X[:, 0], AFFINE, AFFINE, AFFINE, RIGHT[:, None], mx.ones(7)), ShapeError, r"scores have shape \(7,\) and indices \(7, 1\)"),
     (lambda: mt.switch_glu(X[:, 0], AFFINE, AFFINE, AFFINE, RIGHT[:, None], activation=None), TensorOpsError, "activation is None, and down takes one array"),
     (lambda: mt.switch_glu(X[:, 0], AFFINE, AFFINE, AFFINE, RIGHT[:, None], RIGHT[:, None]), DTypeError, "scores are int32"),
+    (lambda: mt.switch_glu(X[:, 0], AFFINE, AFFINE, AFFINE, RIGHT[:, None], np.ones((7, 1))), DTypeError, r"scores is a ndarray.\n  instead: pass mx.array\(scores\)"),
     (lambda: mt.switch_glu(X[:, 0], AFFINE, AFFINE, AFFINE, RIGHT[:, None], shared=(W[0], W[0], W[0])), DTypeError, "shared is added to the sum over k"),
     (lambda: mt.switch_glu(X[:, 0], AFFINE, AFFINE, AFFINE, [[0], [7]] + [[0]] * 5), TensorOpsError, "rhs_indices holds 7 at position 1"),
     (lambda: mt.switch_glu(X[:, 0], AFFINE, AFFINE, AFFINE, RIGHT[:, None], bias=(mx.ones((5, 32)),) * 2), DTypeError, "bias is a tuple.\n  nearest legal: a triple"),
@@ -141,16 +145,15 @@ def test_a_plan_of_a_height_that_no_kernel_has():
 
 
 def test_explain_and_trace():
+    gate, down = (mx.quantize(floats((5, 64, 64), seed)) for seed in (4, 3))
     with device.force("m5"):
         assert mt.explain("gather_qmm", X, *AFFINE, rhs_indices=RIGHT).engine == "mlx"
-        for op, arrays in (("gather_gateup", (X, AFFINE, AFFINE)), ("switch_glu", (X[:, 0], AFFINE, AFFINE, AFFINE))):
+        for op, arrays in (("gather_gateup", (X, gate, gate)), ("switch_glu", (X[:, 0], gate, gate, down))):
             indices = (RIGHT[:, None],) if op == "switch_glu" else (None, RIGHT)
             told = mt.explain(op, *arrays, *indices)
-            assert told.engine == "mpp" and "MLX has no fused form" in told.why and told.flops == 2 * 7 * 32 * 64 * 2
+            assert told.engine == "mpp" and "MLX has no fused form" in told.why and told.flops == 2 * 7 * 64 * 64 * 2
     told = mt.explain("gather_mm", X, DENSE, rhs_indices=RIGHT)
     assert told.engine == "cpu" and told.flops == 2 * 7 * 32 * 64
-    down = mx.quantize(floats((5, 64, 64), 3))
-    gate = mx.quantize(floats((5, 64, 64), 4))
     for k, planned in ((3, ["tile_plan"]), (1, [])):  # 21 rows of 5 experts; 7 rows are few, and need no plan
         with on("mpp"), mt.trace() as trace:
             mx.eval(mt.switch_glu(X[:, 0], gate, gate, down, mx.repeat(RIGHT[:, None], k, 1), mx.ones((7, k)), engine="mpp"))

@@ -11,12 +11,11 @@ from mlx_tensorops.primitives import _weighted
 from mlx_tensorops.reference import to_float64
 from mlx_tensorops.spec import WeightedSpec, WeightSpec
 from mlx_tensorops.variant import VariantSet
-from tests.gemm import blocks
 from tests.moe.api import ids, products
+from tests.planted import planted
 from tests.quant.api import floats, on, over
 from tests.weighted import experts, flows
 from tests.weighted.cases import Problem
-from tests.weighted.test_steel import caught
 
 E, N, K = 5, 72, 40
 FEW, MANY = 12, 90
@@ -47,7 +46,7 @@ def test_values_and_rows(name, engine, rows):
     with on(engine), mt.trace() as trace:
         got = mt.gather_mm(x, b, rhs_indices=mx.array(right), engine=engine)
         assert over(got, *products(x, to_float64(b), None, right)[:2], k=K) <= 1
-    assert row_of(trace.dispatches, "gather_qmm") == (f"n{letter}" if letter else "tn")
+    assert row_of(trace.dispatches, "gather_mm") == (f"n{letter}" if letter else "tn")
 
 
 @pytest.mark.parametrize("own", ["rows of K", "rows of N"])
@@ -138,7 +137,7 @@ def test_leading_axes_of_experts_are_merged_without_a_copy():
         got = mt.gather_mm(x, stored.swapaxes(-1, -2), rhs_indices=mx.array(right), engine="mpp")
         w = to_float64(stored.reshape(6, N, K).swapaxes(-1, -2))
         assert over(got, *products(x, w, None, right)[:2], k=K) <= 1
-    assert row_of(trace.dispatches, "gather_qmm") == "nt"
+    assert row_of(trace.dispatches, "gather_mm") == "nt"
 
 
 @pytest.mark.parametrize("shapeless", [False, True])
@@ -178,5 +177,5 @@ def test_planted_bugs_are_caught(bug, order, rows, before, after):
     chosen = ids((rows,), E, 1).astype(np.int32) if rows == FEW else np.full(rows, 2, np.int32)
     given, *where = experts.problem(spec, chosen, 128, 128, 3)
     problem = in_order(given, order)
-    with blocks.planted(before, after):
-        assert caught(lambda results: experts.over_bound(problem, *where, results), set_of(spec, "mpp"), problem), bug
+    with planted(before, after):
+        assert flows.caught(set_of(spec, "mpp"), problem, lambda results: experts.over_bound(problem, *where, results)), bug

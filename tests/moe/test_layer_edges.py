@@ -8,7 +8,7 @@ import pytest
 
 import mlx_tensorops as mt
 from mlx_tensorops import hostmetal
-from mlx_tensorops.errors import DTypeError, ShapeError
+from mlx_tensorops.errors import DTypeError, ShapeError, TensorOpsError
 
 
 def normal(*shape, seed=0):
@@ -68,3 +68,61 @@ def test_a_plan_that_points_past_the_rows_reads_nothing_outside(engine):
 def test_what_is_no_plan_is_refused(engine):
     with hostmetal.active(), pytest.raises(DTypeError, match="plan is a ndarray"):
         mt.gather_mm(normal(5, 1, 64), GATE.swapaxes(-1, -2), rhs_indices=mx.zeros((5,), mx.int32), plan=np.arange(5), engine=engine)
+
+
+ENGINES = ("cpu", "mlx", "mpp", "simdgroup")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_score_of_an_expert_that_does_not_exist_is_not_looked_at(engine):
+    """Values and gradients, also where no score of a token counts."""
+    x = normal(3, 64)
+    scores = mx.array([[1.0, np.nan], [np.inf, 0.5], [-np.inf, np.nan]])
+    for kind in (mx.int32, mx.uint32, mx.int64):
+        ids = mx.array([[0, 7], [2, 1], [2, 2**31 - 1]]).astype(kind)
+        with hostmetal.active():
+            layer = lambda x, scores: mt.switch_glu(x, GATE, UP, DOWN, ids, scores, engine=engine)  # noqa: E731
+            y = layer(x, scores)
+            gradients = mx.grad(lambda *a: layer(*a).square().sum(), argnums=(0, 1))(x, scores)
+            mx.eval(y, *gradients)
+        exact = np.array(x, np.float64)
+        want = np.stack([expert(exact[0], GATE[0], UP[0], DOWN[0]), 0.5 * expert(exact[1], GATE[1], UP[1], DOWN[1]), np.zeros(64)])
+        assert np.all(np.abs(np.array(y, np.float64) - want) <= 1e-5 * np.abs(want).max()), kind
+        assert all(np.isfinite(np.array(g)).all() for g in gradients)
+        assert np.all(np.array(gradients[1])[[0, 1, 2, 2], [1, 0, 0, 1]] == 0) and np.all(np.array(gradients[1])[[0, 1], [0, 1]] != 0)
+
+
+def test_a_layer_without_experts_has_no_score_to_look_at():
+    y = mt.switch_glu(normal(2, 64), GATE[:0], UP[:0], DOWN[:0], mx.array([[0], [1]]), mx.array([[np.nan], [np.inf]]), engine="mlx")
+    assert np.array_equal(np.array(y), np.zeros((2, 64)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_plan_of_other_indices_is_refused_where_the_host_knows_both(engine):
+    ids = np.array([0, 1, 1, 0])
+    right = mt.tile_plan(ids, num_experts=2, block_m=4)
+    permuted = mt.TilePlan(*(np.array(a)[::-1] for a in right.arrays[:3]), *map(np.array, right.arrays[3:]), num_experts=2, block_m=4)
+    other = mt.tile_plan([0, 1, 0, 1], num_experts=2, block_m=4)
+    b, x = GATE.swapaxes(-1, -2), normal(4, 1, 64)
+    with hostmetal.active():
+        for plan in (right, permuted, mt.tile_plan(mx.array(ids), num_experts=2, block_m=4)):
+            y = mt.gather_mm(x, b, rhs_indices=ids, plan=plan, engine=engine)
+            assert np.allclose(np.array(y), np.array(x) @ np.array(b)[ids], atol=1e-4)
+        for given in (ids, ids.tolist()):
+            with pytest.raises(TensorOpsError, match=r"plan is of other indices: it has row 2 with expert 0, and rhs_indices name 1.\n  instead: tile_plan of these"):
+                mt.gather_mm(x, b, rhs_indices=given, plan=other, engine=engine)
+        with pytest.raises(TensorOpsError, match="it has row 2 with expert 1, and rhs_indices name 0"):  # two rows to an index
+            mt.gather_mm(normal(2, 2, 64), b, rhs_indices=[1, 0], plan=mt.tile_plan([1, 1, 1, 0], num_experts=2, block_m=4), engine=engine)
+        with pytest.raises(TensorOpsError, match="it has row 0 with expert 1, and rhs_indices name 0"):  # none given: all experts in order
+            mt.gather_mm(normal(2, 1, 64), b, plan=mt.tile_plan([1, 0], num_experts=2, block_m=4), engine=engine)
+        with pytest.raises(TensorOpsError, match="it has row 1 with expert 0, and rhs_indices name 1"):
+            mt.switch_glu(normal(2, 64), GATE, UP, DOWN, [[0, 1], [1, 0]], mx.ones((2, 2)), plan=mt.tile_plan([0, 0, 1, 1], num_experts=2, block_m=4), engine=engine)
+
+
+def test_indices_in_a_tuple_mean_the_same_in_every_call():
+    """Not the array alone, of which a warm call would make another shape."""
+    x, b, ids = normal(2, 1, 64), GATE.swapaxes(-1, -2), mx.array([0, 1])
+    for _ in range(3):
+        assert mt.gather_mm(x, b, rhs_indices=(ids,)).shape == (1, 2, 1, 32)
+        assert mt.gather_gateup(x, GATE, UP, None, (ids,)).shape == (1, 2, 1, 32)
+        assert mt.switch_glu(x[None, :, 0], GATE, UP, DOWN, (ids[:, None],)).shape == (1, 2, 1, 64)

@@ -128,6 +128,63 @@ def test_what_cannot_be_replayed_raises(engine):
             grads(mx.ones((2, 3, 1, 1, K)), mx.zeros((2, 3, 2), mx.int32))
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 3, 6])
+def test_engine_mlx_serves_the_traced_shapes_and_raises_elsewhere(tokens):
+    """MLX keeps the row numbers of the trace: a replay for one token gave the rows of all, one for fewer tokens read past x."""
+    (gate, g, words), (up, _, _), (down, _, _) = (stack("affine4_g32", E, *shape, seed=seed) for seed, shape in ((1, (32, 64)), (2, (32, 64)), (3, (64, 32))))
+    right, scores = ids((6, 2), E, 1), mx.ones((6, 2))
+    constant = mx.array(right[:3])
+    calls = {
+        "gather": lambda x, i, s: mt.gather_qmm(x, *gate, rhs_indices=i, **words, engine="mlx"),
+        "gateup": lambda x, i, s: mt.gather_gateup(x, gate, up, None, i, **words, engine="mlx"),
+        "layer": lambda x, i, s: mt.switch_glu(x[:, 0, 0], gate, up, down, i, s, **words, engine="mlx"),
+        "constant": lambda x, i, s: mt.gather_qmm(x, *gate, rhs_indices=constant, **words, engine="mlx"),
+    }
+    arrays = floats((6, 1, 1, 64), 2), mx.array(right), scores
+    for name, call in calls.items():
+        compiled = shapeless(call)
+        traced = compiled(*(a[:3] for a in arrays))
+        mx.eval(traced)
+        if name == "gather":
+            assert over(traced, *products(arrays[0][:3], g, None, right[:3])[:2], k=64) <= 1
+        if tokens == 3:
+            assert mx.allclose(compiled(*(a[:3] for a in arrays)), traced)
+            continue
+        with pytest.raises(ValueError, match="traced shapes alone|broadcast"):
+            mx.eval(compiled(*(a[:tokens] for a in arrays)))
+
+
+@pytest.mark.parametrize("engine", ["cpu", "mpp"])
+def test_constant_indices_broadcast_against_a_replay_or_it_raises(engine):
+    """As MLX's own operations do outside a graph: one row of x meets every id."""
+    stored, w, words = stack("nvfp4", E, N, K, seed=1)
+    right = ids((4,), E, 3)
+    with on(engine):
+        compiled = shapeless(lambda x: mt.gather_qmm(x, *stored, rhs_indices=mx.array(right), **words, engine=engine))
+        for rows in (4, 1):
+            x = floats((rows, 1, K), rows)
+            assert over(compiled(x), *products(x, w, None, right)[:2], k=K) <= 1
+        for rows in (2, 8):
+            with pytest.raises(ValueError, match="broadcast|multiple of x"):
+                mx.eval(compiled(floats((rows, 1, K), rows)))
+
+
+def test_a_shapeless_trace_is_seen():
+    """By the node that MLX makes of a broadcast, as it does not export the fact."""
+    seen = []
+
+    def look(x):
+        seen.append(_replay.traced())
+        return x.sum()
+
+    look(mx.ones(2))
+    for shapeless in (False, True):
+        mx.eval(mx.compile(look, shapeless=shapeless)(mx.ones(2)))
+        mx.eval(mx.compile(mx.grad(look), shapeless=shapeless)(mx.ones(2)))
+    mx.eval(mx.grad(look)(mx.ones(2)))
+    assert seen == [False, False, False, True, True, False]
+
+
 def test_gradients_pass_the_leading_axes():
     """Of a sum of squares of [B, T, N] to x of [B, T, K]."""
     stored, w, words = one("nvfp4", N, K, seed=1)

@@ -9,7 +9,7 @@ import numpy as np
 
 import mlx_tensorops as mt
 from mlx_tensorops import hostmetal
-from mlx_tensorops.variant import VariantSet
+from tests.alone import alone
 from tests.cases import gemm as cases
 from tests.gemm import flows, judge, pool
 from tests.gemm.test_pool import lane_layouts
@@ -37,7 +37,7 @@ def choices():
 def _kernel(choice) -> None:
     """Every layout of lanes in the fast build, one in the checked build."""
     variant = choice.variant
-    variants = VariantSet(variant, variant.engine, (variant,))
+    variants = alone(variant)
     layouts = cases.LAYOUTS if len(lane_layouts(variant)) > 1 else lane_layouts(variant)
     for seed, layout in enumerate(layouts):
         for checked in (False, True) if seed == 0 else (False,):
@@ -60,7 +60,7 @@ def _fuzz(seed: int) -> None:
         sizes = tuple(int(x) for x in rng.integers(2, (150, 280, 100)))
         arrays, extra = choice.problem(int(rng.integers(2**31)), sizes=sizes)
         layout = str(rng.choice(cases.LAYOUTS)) if len(lane_layouts(variant)) > 1 else "nax"
-        c, _ = flows.run(VariantSet(variant, variant.engine, (variant,)), *arrays, layout=layout)
+        c, _ = flows.run(alone(variant), *arrays, layout=layout)
         assert judge.epilogue_over_bound(arrays[0], arrays[1], c, choice.out, variant.epilogue, **extra) <= 1, (variant.key, sizes, layout)
 
 

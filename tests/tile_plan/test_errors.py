@@ -36,11 +36,21 @@ IDS = [1, 0, 2]
     (ShapeError, "rows = 9, but offsets end at 2", lambda: mt.tile_plan(offsets=[0, 1, 2], rows=9)),
     (TensorOpsError, "rows is missing: offsets are an mx.array", lambda: mt.tile_plan(offsets=mx.array([0, 1, 2]))),
     (ShapeError, "rows = -2.\n  nearest legal: 0", lambda: mt.tile_plan(offsets=mx.array([0, 1, 2]), rows=-2)),
+    (TensorOpsError, "rows = 7 with expert_ids, which are as many as they are.\n  instead: leave rows out", lambda: mt.tile_plan(IDS, num_experts=4, rows=7)),
+    (TensorOpsError, "rows = 3 with expert_ids", lambda: mt.tile_plan(mx.array(IDS), num_experts=4, rows=3)),
+    (TensorOpsError, "builder 'cpu' with offsets", lambda: mt.tile_plan(offsets=[0, 1, 2], builder="cpu")),
     (DTypeError, "offsets is float32", lambda: mt.tile_plan(offsets=mx.array([0.0, 1.0]), rows=1)),
 ])
 def test_refusals(kind, message, call):
     with pytest.raises(kind, match=rf"\[tile_plan\] {message}"):
         call()
+
+
+@pytest.mark.parametrize("rows", [dict(expert_ids=IDS, num_experts=4), dict(expert_ids=mx.array(IDS), num_experts=4), dict(offsets=[0, 3]), dict(offsets=mx.array([0, 3]), rows=3)])
+def test_a_stream_is_one_whoever_builds_the_plan(rows):
+    with pytest.raises(DTypeError, match="stream 'x' is a str"):
+        mt.tile_plan(**rows, stream="x")
+    assert mt.tile_plan(**rows, stream=mx.cpu).rows == 3
 
 
 def test_engine_simdgroup_needs_metal_or_emulation():

@@ -109,6 +109,9 @@ def test_a_device_plan_is_checked_on_request():
     wrong = mt.TilePlan(**arrays | {"tile_row_start": mx.array([3, 0, 1])}, num_experts=2, block_m=2)
     with pytest.raises(TensorOpsError, match="position 1 is in two tiles"):
         wrong.check()
+    lost = mt.TilePlan(**arrays | {"tile_row_count": mx.array([2, 2, 0])}, num_experts=2, block_m=2)
+    with pytest.raises(TensorOpsError, match="positions 2 .. 2 are in no tile"):
+        lost.check()
     with pytest.raises(ShapeError, match=r"order has shape \(2,\)|inverse has shape \(5,\)"):
         mt.TilePlan(**arrays | {"order": mx.array([1, 0])}, num_experts=2, block_m=2)
     with pytest.raises(DTypeError, match=r"dropped is uint32.\n  nearest legal: int32\n  instead: dropped.astype\(mx.int32\)"):

@@ -10,6 +10,7 @@ import mlx_tensorops as mt
 from mlx_tensorops import hostmetal
 from mlx_tensorops.primitives import _enqueue, _weighted
 from mlx_tensorops.variant import Tile, VariantSet
+from tests import planted
 
 
 @lru_cache(maxsize=None)
@@ -26,3 +27,8 @@ def run(variants: VariantSet, arrays, layout="nax", checked=False, **adversary):
         mx.eval(*results)
     assert len(trace.dispatches) == 1, trace.dispatches
     return results, trace.dispatches[0]
+
+
+def caught(variants: VariantSet, problem, over_bound, **emulation) -> str | None:
+    """How the checked emulator or ``over_bound`` of the results tells that the kernel is wrong; None: it does not."""
+    return planted.caught(lambda: run(variants, problem.inputs, checked=True, **emulation)[0], over_bound)

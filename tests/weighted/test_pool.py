@@ -4,7 +4,7 @@ import pytest
 
 from mlx_tensorops import formats
 from mlx_tensorops.primitives import weighted_dataflows
-from mlx_tensorops.variant import VariantSet
+from tests.alone import alone
 from tests.weighted import flows, judge, pool
 
 CHOICES = pool.pool()
@@ -33,7 +33,7 @@ def staged_as(variant) -> str | None:
 def right(choice, edge: str, seed: int, *, layout: str, checked: bool = True, sizes=None):
     """One problem of a choice on one lane layout: values, and what was counted."""
     variant, problem = choice.variant, choice.problem(seed, sizes or choice.sizes(edge))
-    (c,), dispatch = flows.run(VariantSet(variant, variant.engine, (variant,)), problem.inputs, layout=layout, checked=checked)
+    (c,), dispatch = flows.run(alone(variant), problem.inputs, layout=layout, checked=checked)
     if weighted_dataflows.of(variant).k_slice:
         c = c.sum(axis=0)
     assert judge.over_bound(problem, c, staged_as(variant)) <= 1, (variant.key, edge, layout)

@@ -14,7 +14,7 @@ from mlx_tensorops.shaders import lint
 from mlx_tensorops.shaders.render import render
 from mlx_tensorops.spec import WeightedSpec, WeightSpec
 from mlx_tensorops.variant import Tile
-from tests.gemm import blocks
+from tests.planted import planted
 from tests.weighted import cases, experts, flows, judge
 
 LARGE, HALF, NARROW = table.STEEL, table.HALF, table.NARROW
@@ -202,7 +202,7 @@ def test_the_other_loop_order_reads_four_times_as_much():
     right = weight_bytes(steel(LARGE, spec), problem)
     columns, rows, one = ("for (int j = 0; j < FRAGMENTS_N; ++j) {\n      T values", "for (int i = 0; i < FRAGMENTS_M; ++i) {\n          simdgroup_mul",
                           "for (int once = 0; once < 1; ++once) {\n          simdgroup_mul")
-    with blocks.planted(columns, "for (int i = 0; i < FRAGMENTS_M; ++i) " + columns, (rows, one)):
+    with planted(columns, "for (int i = 0; i < FRAGMENTS_M; ++i) " + columns, (rows, one)):
         (c,), dispatch = flows.run(steel(LARGE, spec), problem.inputs, **CHECKED)
     assert judge.over_bound(problem, c) <= 1 and dispatch["counters"]["device_load"][1] == LARGE.fragments_m * right
     with pytest.raises(AssertionError):
@@ -248,8 +248,8 @@ def test_planted_bugs_are_caught(bug, given, before, after):
     name, x, m, n, k = (sizes.pop(key) for key in ("name", "x", "m", "n", "k"))
     spec = spec_of(name, x, **sizes)
     problem = cases.problem(spec, m, n, k, 4)
-    with blocks.planted(before, after):
-        assert caught(lambda results: judge.over_bound(problem, results[0]), steel(LARGE, spec), problem), bug
+    with planted(before, after):
+        assert flows.caught(steel(LARGE, spec), problem, lambda results: judge.over_bound(problem, results[0]), dialect="3.1"), bug
 
 
 EXPERT_BUGS = (
@@ -265,17 +265,5 @@ def test_planted_bugs_of_rows_are_caught(bug, rows, before, after):
     spec = spec_of("nvfp4", "bfloat16", rows=rows, block_m=64 if rows == "plan" else 0)
     ids = experts.ids_of(150, 0, bad=True)
     given = experts.problem(spec, ids if rows == "plan" else np.sort(ids), 64, 64, 0)
-    with blocks.planted(before, after):
-        assert caught(lambda results: experts.over_bound(*given, results), steel(LARGE, spec), given[0]), bug
-
-
-def caught(ratio, variants, problem) -> bool:
-    """Whether float64 or the checked emulator tells that a kernel is wrong."""
-    try:
-        results, _ = flows.run(variants, problem.inputs, **CHECKED)
-        return ratio(results) > 1
-    except AssertionError:
-        return True
-    except (RuntimeError, ValueError) as found:
-        assert "the emulator found" in str(found), found
-        return True
+    with planted(before, after):
+        assert flows.caught(steel(LARGE, spec), given[0], lambda results: experts.over_bound(*given, results), dialect="3.1"), bug

@@ -14,9 +14,9 @@ from mlx_tensorops.primitives import _weighted
 from mlx_tensorops.shaders import lint
 from mlx_tensorops.shaders.render import render
 from mlx_tensorops.variant import Tile
-from tests.gemm import blocks
+from tests.planted import planted
 from tests.weighted import cases, experts, flows, judge, shapes
-from tests.weighted.test_steel import CHECKED, caught, spec_of
+from tests.weighted.test_steel import CHECKED, spec_of
 
 FOUR, FOUR_N = (e.tile for e in table.vector("m4", 4))
 ONE, ONE_N = (e.tile for e in table.vector("few", 1))
@@ -187,5 +187,5 @@ BUGS = (
 def test_planted_bugs_are_caught(bug, tile, transpose, before, after):
     spec = spec_of("nvfp4", "bfloat16", transpose)
     problem = cases.problem(spec, 4, 83 if transpose else 80, 320 if transpose else 45, 4)
-    with blocks.planted(before, after):
-        assert caught(lambda results: judge.over_bound(problem, results[0]), vector(tile, spec), problem), bug
+    with planted(before, after):
+        assert flows.caught(vector(tile, spec), problem, lambda results: judge.over_bound(problem, results[0]), dialect="3.1"), bug

@@ -10,7 +10,8 @@ import numpy as np
 from mlx_tensorops.policies import gemm as table
 from mlx_tensorops.primitives import gemm, gemm_dataflows
 from mlx_tensorops.spec import GemmSpec
-from mlx_tensorops.variant import Variant, VariantSet
+from mlx_tensorops.variant import Variant
+from tests.alone import alone
 from tests.cases.gemm import make
 from tests.gemm import flows
 from tests.released import Released
@@ -37,7 +38,7 @@ def run(variant: Variant) -> list[mx.array]:
         arrays = [mx.array(rng.normal(size=(3, 70, 150)).astype(np.float32))]
     else:
         arrays = [make("rows", 70, 83, "float16", rng), make("rows", 83, 150, "float16", rng)]
-    return [flows.run(VariantSet(variant, variant.engine, (variant,)), *arrays)[0]]
+    return [flows.run(alone(variant), *arrays)[0]]
 
 
 RELEASED = Released(Path(__file__).parent, chosen, run)

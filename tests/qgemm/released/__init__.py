@@ -9,7 +9,8 @@ import mlx.core as mx
 from mlx_tensorops.policies import qgemm as table
 from mlx_tensorops.primitives import _weighted
 from mlx_tensorops.spec import WeightedSpec, WeightSpec
-from mlx_tensorops.variant import Variant, VariantSet
+from mlx_tensorops.variant import Variant
+from tests.alone import alone
 from tests.released import Released
 from tests.weighted import cases, flows
 
@@ -38,7 +39,7 @@ def run(variant: Variant) -> list[mx.array]:
     format, x, transpose, convention = next(s for s in STORED if s[0] == variant.option("format", ""))
     spec = WeightedSpec(x, variant.types[-1], WeightSpec(format, "uint32", x if "affine" in format else "uint8", transpose, convention))
     problem = cases.problem(spec, 70, 90 if transpose else 192, 80 if transpose else 77, 3)
-    return flows.run(VariantSet(variant, variant.engine, (variant,)), problem.inputs)[0]
+    return flows.run(alone(variant), problem.inputs)[0]
 
 
 RELEASED = Released(Path(__file__).parent, chosen, run)
