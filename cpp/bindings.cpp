@@ -8,6 +8,7 @@
 #include "describe_python.h"
 #include "handles.h"
 #include "kernel_primitive.h"
+#include "mlx/ops.h"
 #include "mlx/transforms.h"
 #include "mlx/utils.h"
 #include "recorder_encoder.h"
@@ -55,6 +56,12 @@ void make_split(Split* self, const std::string& op, int inputs, const std::vecto
 
 mx::array split_list(std::shared_ptr<Split> how, Arrays inputs, mx::StreamOrDevice stream) {
   return split(std::move(how), std::move(inputs), mx::to_stream(stream));
+}
+
+// Whether mx.compile(shapeless=True) is tracing. MLX does not export its own answer; its broadcast of several arrays shows it: then, and
+// only then, the node keeps all of them as inputs, to broadcast again in a replay.
+bool in_shapeless_trace() {
+  return mx::broadcast_arrays({mx::array(0), mx::array({0, 0})})[0].inputs().size() > 1;
 }
 
 std::int64_t evaluate(const std::string& program, Arrays inputs) {
@@ -118,6 +125,7 @@ NB_MODULE(_ext, m) {
       .def("__init__", &make_split, "op"_a, "inputs"_a, "sizes"_a, "checks"_a);
   m.def("split", &split_list, "how"_a, "inputs"_a, "stream"_a.none() = nb::none(),
         "A view of the first input; a replayed shapeless graph gives the sizes of the inputs that it is given.");
+  m.def("in_shapeless_trace", &in_shapeless_trace, "Whether mx.compile(shapeless=True) is tracing on this thread.");
   m.def("record", &record, "variant_set"_a, "inputs"_a,
         "Evaluate the inputs and say what would be launched; launches nothing.");
 

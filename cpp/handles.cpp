@@ -107,16 +107,21 @@ Vjp vjp_through(std::shared_ptr<Callback> callback, const std::string& op) {
   };
 }
 
+std::vector<Check> check_list(const std::vector<CheckSpec>& specs) {
+  std::vector<Check> list;
+  for (const auto& [program, message] : specs) {
+    list.push_back({Rule(program), message});
+  }
+  return list;
+}
+
 void make_variant_set(VariantSetHandle* self, const std::string& op, int inputs,
                       const std::vector<OutputSpec>& outputs, const std::vector<CheckSpec>& checks,
-                      const std::vector<nb::dict>& rows, nb::object vjp) {
+                      const std::vector<nb::dict>& rows, nb::object vjp,
+                      const std::vector<CheckSpec>& layouts) {
   std::vector<Output> output_list;
   for (const auto& [name, shape] : outputs) {
     output_list.push_back({dtype(name), rules(shape)});
-  }
-  std::vector<Check> check_list;
-  for (const auto& [program, message] : checks) {
-    check_list.push_back({Rule(program), message});
   }
   std::vector<Row> row_list;
   for (const auto& spec : rows) {
@@ -124,8 +129,8 @@ void make_variant_set(VariantSetHandle* self, const std::string& op, int inputs,
   }
   auto callback = vjp.is_none() ? nullptr : Callback::make(std::move(vjp));
   auto set = std::make_shared<const VariantSet>(op, inputs, std::move(output_list),
-                                                std::move(check_list), std::move(row_list),
-                                                vjp_through(callback, op));
+                                                check_list(checks), std::move(row_list),
+                                                vjp_through(callback, op), check_list(layouts));
   new (self) VariantSetHandle(std::move(set), std::move(callback));
 }
 
@@ -173,7 +178,7 @@ void bind_handles(nb::module_& m) {
   nb::class_<VariantSetHandle>(m, "VariantSet", nb::type_slots(slots<const VariantSet>),
                                "Every kernel one operation may need; immutable, compared by identity.")
       .def("__init__", &make_variant_set, "op"_a, "inputs"_a, "outputs"_a, "checks"_a, "rows"_a,
-           "vjp"_a.none() = nb::none())
+           "vjp"_a.none() = nb::none(), "layouts"_a = std::vector<CheckSpec>{})
       .def_prop_ro("op", [](const VariantSetHandle& self) { return self.get()->op(); })
       .def_prop_ro("keys", [](const VariantSetHandle& self) {
         std::vector<std::string> keys;

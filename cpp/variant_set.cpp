@@ -45,11 +45,13 @@ std::string describe(const Arrays& inputs) {
 }  // namespace
 
 VariantSet::VariantSet(std::string op, int inputs, std::vector<Output> outputs,
-                       std::vector<Check> checks, std::vector<Row> rows, Vjp vjp)
+                       std::vector<Check> checks, std::vector<Row> rows, Vjp vjp,
+                       std::vector<Check> layouts)
     : op_(std::move(op)),
       inputs_(inputs),
       outputs_(std::move(outputs)),
       checks_(std::move(checks)),
+      layouts_(std::move(layouts)),
       rows_(std::move(rows)),
       vjp_(std::move(vjp)) {
   validate();
@@ -103,6 +105,11 @@ const Row& VariantSet::pick(const Arrays& inputs) const {
       return row;
     }
   }
+  for (const auto& layout : layouts_) {
+    if (layout.rule(inputs) == 0) {
+      throw std::invalid_argument(layout.message);
+    }
+  }
   std::string keys;
   for (const auto& row : rows_) {
     keys += (keys.empty() ? "" : ", ") + row.key;
@@ -131,6 +138,9 @@ void VariantSet::validate() const {
   }
   for (const auto& check : checks_) {
     known(check.rule, true, "check");
+  }
+  for (const auto& layout : layouts_) {
+    known(layout.rule, false, "layout");
   }
   for (const auto& row : rows_) {
     known(row.when, false, "row '" + row.key + "': condition");

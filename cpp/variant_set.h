@@ -52,8 +52,9 @@ using Vjp = std::function<Arrays(const Arrays& primals, const Arrays& cotangents
 class VariantSet {
  public:
   // Throws std::invalid_argument where the description contradicts itself or Metal's limits.
+  // layouts: what every row asks of strides and addresses; the first that fails says why no row fits.
   VariantSet(std::string op, int inputs, std::vector<Output> outputs, std::vector<Check> checks,
-             std::vector<Row> rows, Vjp vjp);
+             std::vector<Row> rows, Vjp vjp, std::vector<Check> layouts);
 
   VariantSet(const VariantSet&) = delete;
   VariantSet& operator=(const VariantSet&) = delete;
@@ -69,7 +70,7 @@ class VariantSet {
   // Whether an input that a kernel reads has no elements: then nothing runs, and the outputs are zeros. An input that no row
   // binds only gives its shape.
   bool reads_nothing(const Arrays& inputs) const;
-  // The first row whose condition holds on these evaluated inputs.
+  // The first row whose condition holds on these evaluated inputs; throws std::invalid_argument.
   const Row& pick(const Arrays& inputs) const;
 
  private:
@@ -80,6 +81,7 @@ class VariantSet {
   int inputs_;
   std::vector<Output> outputs_;
   std::vector<Check> checks_;
+  std::vector<Check> layouts_;
   std::vector<Row> rows_;
   std::vector<int> read_;  // inputs that kernels read, however few elements they have
   Vjp vjp_;

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from . import config
-from .errors import TensorOpsError, fail
+from .errors import DTypeError, TensorOpsError, fail
 
 _ARCHITECTURE = re.compile(r"applegpu_g(\d+)([a-z])$")
 
@@ -142,7 +142,8 @@ def forced() -> DeviceProfile | None:
 
 def of_stream(stream=None) -> DeviceProfile:
     """Profile of the device a stream (or Device, or None for the default) runs on."""
-    return forced() or _detect(is_gpu(stream))
+    gpu = is_gpu(stream)
+    return forced() or _detect(gpu)
 
 
 @lru_cache(maxsize=1)
@@ -154,7 +155,9 @@ def has_gpu() -> bool:
 
 
 def is_gpu(stream=None) -> bool:
-    """Whether a stream, a Device, a DeviceType or None (the default device) means the GPU."""
+    """Whether a stream, a Device, a DeviceType or None (the default device) means the GPU; anything else is an error."""
+    if stream is not None and not isinstance(stream, _stream_kinds()):
+        fail("device", f"stream {stream!r} is a {type(stream).__name__}", nearest="None, mx.cpu, mx.gpu, or a stream of mx.new_stream", cls=DTypeError)
     if not has_gpu():
         return False
     import mlx.core as mx
@@ -163,6 +166,13 @@ def is_gpu(stream=None) -> bool:
         stream = mx.default_device()
     device = getattr(stream, "device", stream)
     return getattr(device, "type", device) == mx.gpu
+
+
+@lru_cache(maxsize=1)
+def _stream_kinds() -> tuple[type, ...]:
+    import mlx.core as mx
+
+    return mx.Stream, mx.ThreadLocalStream, mx.Device, mx.DeviceType
 
 
 _detected: dict[bool, DeviceProfile] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +67,11 @@ def explain(op: str, *arrays, **options) -> Explanation:
 
     Raises:
         TensorOpsError: the operation does not exist, or the call is refused for the same reason as there.
+        TypeError: an argument is missing or unknown, as there.
     """
     from . import device, signature
 
-    family = registry.by_op(op)
-    decision, shapes = registry.load(family.describe[op])(*arrays, **options)
+    family, decision, shapes = _described(op, arrays, options)
     profile = device.of_stream(options.get("stream"))
     flops, size = family.work(decision.spec, shapes)
     seconds, bound = _roofline(profile, flops, size)
@@ -97,14 +98,26 @@ def dump_source(op: str, *arrays, path=None, **options) -> str:
     """
     from .shaders.render import render
 
-    family = registry.by_op(op)
-    decision, shapes = registry.load(family.describe[op])(*arrays, **options)
+    family, decision, shapes = _described(op, arrays, options)
     if decision.variants is None:
         return ""
     text = render(_row_for_contiguous(family, decision.variants, shapes)).text
     if path is not None:
         Path(path).write_text(text, encoding="ascii")
     return text
+
+
+def _described(op: str, arrays: tuple, options: Mapping[str, Any]) -> tuple:
+    """(family, decision, shapes) of a call; arguments that do not fit are told in the words of the public operation."""
+    from . import device
+
+    family = registry.by_op(op)
+    try:
+        inspect.signature(registry.load(family.public[op])).bind(*arrays, **options)
+    except TypeError as wrong:
+        raise TypeError(f"{op}() {wrong}") from None
+    device.is_gpu(options.get("stream"))  # refuses what is no stream, as the call does
+    return family, *registry.load(family.describe[op])(*arrays, **options)
 
 
 def _row_for_contiguous(family, variants, shapes):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .errors import DTypeError, ShapeError, TensorOpsError, fail
@@ -26,7 +27,8 @@ class TilePlan:
     with a count: kernels write zeros there.
 
     A plan of arrays that the host knows (NumPy, lists) is checked when it is made: ranges, coverage, overlap, and that order and
-    inverse are permutations that undo each other. Tiles may then be fewer, smaller and in any order. A plan of MLX arrays is not evaluated; ``check()`` does.
+    inverse are permutations that undo each other. Tiles may then be fewer, smaller and in any order. A plan of MLX arrays is not evaluated;
+    ``check()`` does: before a kernel walks one that tile_plan did not make, since the Metal engines leave a row undefined that is in no tile.
 
     Attributes:
         tile_expert, tile_row_start, tile_row_count: int32 ``(tiles,)``.
@@ -80,6 +82,19 @@ class TilePlan:
     def arrays(self) -> tuple:
         """The six arrays in order, for a compiled function: ``TilePlan(*arrays, num_experts=..., block_m=...)`` inside it."""
         return tuple(getattr(self, name) for name in ARRAYS)
+
+    @cached_property
+    def expert_of_row(self):
+        """Expert of each row as a NumPy array, -1 for none, where the host knows the arrays; else None."""
+        import numpy as np
+
+        if self._known is None:
+            return None
+        expert, start, count, order = (np.array(x) for x in self.arrays[:4])
+        position = np.arange(order.size) + np.repeat(start - (np.cumsum(count) - count), count)
+        found = np.empty_like(order)
+        found[order[position]] = np.repeat(expert, count)
+        return found
 
     def check(self) -> None:
         """Evaluate the arrays and raise a TensorOpsError where the plan contradicts itself."""

@@ -67,7 +67,7 @@ def qgemm(x, w, scales, biases, format, transpose: bool = True, *, global_scale=
     else:
         weights = formats.codec.round_to(formats.codec.weights_f32(w, scales, biases, format), staged).astype(np.float64)
         if global_scale is not None:
-            weights = weights * formats.codec.global_factor(global_scale, format, convention, weights.ndim)
+            weights = weights * formats.codec.global_factor(global_scale, format, convention, weights.shape)
     return to_float64(x) @ (np.swapaxes(weights, -1, -2) if transpose else weights)
 
 

@@ -48,7 +48,7 @@ def resolve(family_name: str, spec: Any, engine: str, context: Context) -> Decis
 @lru_cache(maxsize=4096)
 def _resolved(family_name: str, spec: Any, engine: str, context: Context, forced: str) -> Decision:
     family = registry.family(family_name)
-    select.check_name(family.op, engine)
+    select.check_name(spec.op, engine)
     verdicts = {e: select.check(family, spec, e, context) for e in select.ENGINES}
     chosen, why = _choose(family, spec, engine, context, verdicts, forced)
     if not any(e == chosen for e, _ in family.templates):
@@ -69,14 +69,14 @@ def tile_entries(family, spec, engine: str):
 
 
 def _choose(family, spec, engine: str, context: Context, verdicts, forced: str) -> tuple[str, str]:
-    select.check_name(family.op, forced)
+    select.check_name(spec.op, forced)
     if engine == "auto" and forced != "auto":
         if verdicts[forced].ok:
             return forced, "MLX_TENSOROPS_ENGINE asks for it"
     elif engine != "auto":
         if not verdicts[engine].ok:
             legal = [e for e in select.ENGINES if verdicts[e].ok]
-            fail(family.op, f"engine {engine!r} cannot run this here: {verdicts[engine].reason}",
+            fail(spec.op, f"engine {engine!r} cannot run this here: {verdicts[engine].reason}",
                  nearest=", ".join(legal), instead='engine="auto" takes the best legal one', cls=EngineError)
         return engine, "named by the caller"
     for candidate, why in policy.order(context.device, mlx_has_it=spec.mlx_has_it, family=family.name):

@@ -62,6 +62,15 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """A precondition on strides, which are known when the graph is evaluated, with its lesson."""
+
+    rule: Rule
+    message: str
+    instead: str
+
+
+@dataclass(frozen=True)
 class Output:
     """Element type and shape rules of one output."""
 
@@ -79,6 +88,7 @@ class Signature:
         grid: threadgroups along x, y, z.
         threads: threads per threadgroup along x.
         threadgroup_bytes: static threadgroup memory of the kernel.
+        layouts: what every kernel of the set asks of strides, with the lesson of an evaluation where none of them fits.
         shape_inputs: numbers of the inputs that have no buffer: the rules read their sizes, the kernel nothing.
         builtins: names of the thread and threadgroup indices the kernel reads, from ``shaders.msl.BUILTINS``.
     """
@@ -94,6 +104,7 @@ class Signature:
     threadgroup_bytes: int = 0
     builtins: tuple[str, ...] = ("block", "simdgroup")
     shape_inputs: tuple[int, ...] = ()
+    layouts: tuple[Layout, ...] = ()
 
     @property
     def inputs(self) -> int:

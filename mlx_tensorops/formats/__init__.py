@@ -7,8 +7,8 @@ one little-endian stream of bits per row, first code in the lowest bits, stored 
 
 from .codec import CONVENTIONS, GLOBAL_SCALE_DIVISOR, dequantise, quantise
 from .entry import PACK, SCALES, Format
-from .known import BUILT_IN, by_name, find, formats, register_format
+from .known import BUILT_IN, by_name, check_words, find, formats, register_format
 from .tiers import Tier, tiers
 
-__all__ = ["BUILT_IN", "CONVENTIONS", "GLOBAL_SCALE_DIVISOR", "PACK", "SCALES", "Format", "Tier", "by_name", "dequantise", "find", "formats",
-           "quantise", "register_format", "tiers"]
+__all__ = ["BUILT_IN", "CONVENTIONS", "GLOBAL_SCALE_DIVISOR", "PACK", "SCALES", "Format", "Tier", "by_name", "check_words", "dequantise", "find",
+           "formats", "quantise", "register_format", "tiers"]

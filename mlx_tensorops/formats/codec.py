@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..dtypes import element_type
-from ..errors import ShapeError, TensorOpsError, fail
+from ..errors import DTypeError, ShapeError, TensorOpsError, fail
 from .entry import Format
 
 GLOBAL_SCALE_DIVISOR = 448.0 * 6.0  # largest E4M3 times largest E2M1: a global scale that is the tensor's amax is divided by it
@@ -19,6 +19,31 @@ GLOBAL_SCALE_DIVISOR = 448.0 * 6.0  # largest E4M3 times largest E2M1: a global 
 CONVENTIONS = {"amax": GLOBAL_SCALE_DIVISOR, "prescaled": 1.0}  # what a global scale is divided by
 
 SCALE_TYPES = ("float32", "float16", "bfloat16")
+
+
+def _check_format(op: str, format) -> None:
+    """Refuse what is no Format, such as its name."""
+    if not isinstance(format, Format):
+        fail(op, f"format is {format!r}, a {type(format).__name__}", nearest="a Format", instead="formats.by_name(name)", cls=DTypeError)
+
+
+def _check_array(op: str, name: str, value) -> str:
+    """Element type of an array; what is none of NumPy or MLX is refused."""
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        fail(op, f"{name} is a {type(value).__name__}", nearest="an array of NumPy or MLX", cls=DTypeError)
+    return str(value.dtype).rpartition(".")[2]
+
+
+def _check_stored(op: str, w, scales, biases, format) -> None:
+    """Refuse packed weights that are not of the kinds which the format has."""
+    _check_format(op, format)
+    _check_array(op, "w", w)
+    found, as_bytes = _check_array(op, "scales", scales), format.scale != "float"
+    if (found == "uint8") != as_bytes:
+        fail(op, f"scales are {found}, and those of format {format.name!r} are {'bytes' if as_bytes else 'numbers'}",
+             nearest="uint8" if as_bytes else ", ".join(SCALE_TYPES), cls=DTypeError)
+    if biases is not None:
+        _check_array(op, "biases", biases)
 
 
 def unpack(w, bits: int):
@@ -115,6 +140,7 @@ def dequantise(w, scales, biases, format: Format, global_scale=None, convention:
     """
     import numpy as np
 
+    _check_stored("dequantise", w, scales, biases, format)
     codes = unpack(w, format.bits)
     scale = decode_scales(scales, format)
     _check_blocks(codes.shape, scale.shape, biases, format)
@@ -125,11 +151,11 @@ def dequantise(w, scales, biases, format: Format, global_scale=None, convention:
 
         weights = weights + to_float64(biases)[..., None]
     weights = weights.reshape(codes.shape)
-    return weights if global_scale is None else weights * global_factor(global_scale, format, convention, weights.ndim)
+    return weights if global_scale is None else weights * global_factor(global_scale, format, convention, weights.shape)
 
 
-def global_factor(global_scale, format: Format, convention: str, ndim: int):
-    """What the weights are multiplied by, in float64, ready to broadcast over ``ndim`` axes."""
+def global_factor(global_scale, format: Format, convention: str, shape: tuple):
+    """What weights of this shape are multiplied by, in float64, ready to broadcast."""
     import numpy as np
 
     if not format.global_scale:
@@ -139,9 +165,9 @@ def global_factor(global_scale, format: Format, convention: str, ndim: int):
     factor = np.array(global_scale, np.float32).astype(np.float64) / CONVENTIONS[convention]
     if factor.size == 1:
         return factor.reshape(())
-    if factor.ndim > ndim - 2:
-        fail("formats", f"global_scale of shape {factor.shape} for weights with {ndim} axes: one, or one per leading index",
-             nearest="one number", cls=ShapeError)
+    if factor.ndim > len(shape) - 2 or any(own not in (1, size) for own, size in zip(factor.shape[::-1], shape[-3::-1])):
+        fail("formats", f"global_scale of shape {factor.shape} for weights of shape {shape}: one, or one per leading index",
+             nearest=f"shape {shape[:-2]}" if len(shape) > 2 else "one number", cls=ShapeError)
     return factor[..., None, None]
 
 
@@ -166,6 +192,7 @@ def weights_f32(w, scales, biases, format: Format):
     """The weights as an engine holds them: one f32 rounding of the exact ones, without a global scale. NumPy float32."""
     import numpy as np
 
+    _check_stored("weights_f32", w, scales, biases, format)
     if not format.biased:
         with np.errstate(over="ignore"):
             return dequantise(w, scales, None, format).astype(np.float32)
@@ -227,17 +254,19 @@ def quantise(x, format: Format, *, scale_type: str = "float32", global_scale=Non
 
     from ..reference import to_float64
 
+    _check_format("quantise", format)
+    _check_array("quantise", "x", x)
     x = to_float64(x)
     if x.ndim == 0 or x.shape[-1] % format.group:
         fail("quantise", f"weights of shape {x.shape}: the last axis holds whole groups of {format.group}",
-             nearest=f"{(x.shape[-1] if x.ndim else 0) // format.group * format.group} weights per row, or zeros behind them", cls=ShapeError)
+             nearest=f"{max(x.shape[-1] // format.group if x.ndim else 0, 1) * format.group} weights per row, zeros at the end", cls=ShapeError)
     if not np.isfinite(x).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
         fail("quantise", f"weight {x[where]} at {where}: no block could hold it beside others", nearest="finite weights")
     if scale_type not in SCALE_TYPES:
         fail("quantise", f"scale_type {scale_type!r} is no type of scales", nearest=", ".join(SCALE_TYPES))
     if global_scale is not None:
-        factor = global_factor(global_scale, format, convention, x.ndim)
+        factor = global_factor(global_scale, format, convention, x.shape)
         if not (np.isfinite(factor) & (factor > 0)).all():
             fail("quantise", f"global_scale {global_scale!r}: it divides the weights", nearest="a positive finite number; None for a tensor of zeros")
         x = x / factor

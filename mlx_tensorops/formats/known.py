@@ -31,18 +31,34 @@ def formats() -> dict[str, Format]:
 
 def by_name(name: str) -> Format:
     """The format of that name, or an error that lists the known ones."""
-    if name not in _formats:
+    if not isinstance(name, str) or name not in _formats:
         fail("formats", f"no weight format is called {name!r}", nearest=", ".join(_formats), cls=TensorOpsError)
     return _formats[name]
 
 
-@lru_cache(maxsize=None)
 def find(op: str, mode: str, group_size: int | None, bits: int | None) -> Format:
     """The format that MLX's three words name; None takes the mode's default.
 
     Raises:
         DTypeError: no such mode, or the mode has no such group size or bits. MLX itself reads an "nvfp4" weight of group 32 as mxfp4.
     """
+    check_words(op, mode, group_size, bits)
+    return _find(op, mode, group_size, bits)
+
+
+def check_words(op: str, mode, group_size, bits) -> None:
+    """Refuse words of another kind, as MLX does: 4.0 and True would find the format of 4 and 1."""
+    if type(mode) is str and (group_size is None or type(group_size) is int) and (bits is None or type(bits) is int):
+        return
+    if not isinstance(mode, str):
+        fail(op, f"mode {mode!r} is a {type(mode).__name__}", nearest='the name of a mode, e.g. "affine"', cls=DTypeError)
+    for name, value in (("group_size", group_size), ("bits", bits)):
+        if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+            fail(op, f"{name} {value!r} is a {type(value).__name__}", nearest="a whole number, or None for the mode's default", cls=DTypeError)
+
+
+@lru_cache(maxsize=None)
+def _find(op: str, mode: str, group_size: int | None, bits: int | None) -> Format:
     of_mode = [f for f in _formats.values() if f.mode == mode]
     if not of_mode:
         fail(op, f"mode {mode!r} is unknown", nearest=", ".join(dict.fromkeys(f.mode for f in _formats.values())), cls=DTypeError)
@@ -82,7 +98,7 @@ def register_format(format: Format) -> Format:
         if (other.mode, other.group, other.bits) == (format.mode, format.group, format.bits):
             fail(op, f"mode {format.mode!r} with group_size {format.group} and {format.bits} bits is format {other.name!r}", nearest=f"mode={format.name!r}")
     _formats[format.name] = format
-    find.cache_clear()
+    _find.cache_clear()
     return format
 
 

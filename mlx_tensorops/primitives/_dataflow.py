@@ -91,3 +91,13 @@ def too_many_words(cost: Cost) -> list[str]:
         return []
     return [f"{words} words per lane ({cost.accumulator_words} of C, {cost.operand_words} of A and B) where {WORDS_LIMIT} fit; "
             "a smaller part of C per simdgroup would"]
+
+
+# Apple GPUs have 32 KiB since family 4 (Metal feature set tables). 4 KiB stay free for what matmul2d allocates itself:
+# nobody has published how much, and a kernel that filled the limit exactly has been reported to give NaN.
+THREADGROUP_BYTES = 32768 - 4096
+
+
+def too_much_memory(size: int) -> list[str]:
+    """The reason why a kernel with so many bytes of threadgroup memory cannot run, if it cannot."""
+    return [f"{size} bytes of threadgroup memory; {THREADGROUP_BYTES} are free: stage a smaller part of K"] if size > THREADGROUP_BYTES else []

@@ -31,16 +31,21 @@ def context(stream=None) -> Context:
 @lru_cache(maxsize=None)
 def native_set(variants: VariantSet):
     """The set in the extension's form. One object per set: MLX merges equal nodes by its identity."""
-    first = variants.rows[0]
+    first, op = variants.rows[0], variants.spec.op
     family = registry.family(first.family)
     shared = signature.of(first)
+
+    def told(rules):
+        return [(r.rule.program(), lesson(op, r.message, instead=r.instead)) for r in rules]
+
     return _native.ext().VariantSet(
-        family.op,
+        op,
         shared.inputs,
         [(o.element.name, [r.program() for r in o.shape]) for o in shared.outputs],
-        [(c.rule.program(), lesson(family.op, c.message, instead=c.instead)) for c in shared.checks],
+        told(shared.checks),
         [_row(v) for v in variants.rows],
         partial(family.gradient, first) if family.gradient else None,
+        told(shared.layouts),
     )
 
 

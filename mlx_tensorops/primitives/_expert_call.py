@@ -71,7 +71,7 @@ def run(c: Call, warm: tuple | None = None) -> list:
     if tracing.recording:
         tracing.call(c.op, found.decision, (c.x.shape, *(group.w.shape for group in c.groups)))
     results = found.run(c.x, c.groups, rows, *per_expert(mx, found, c), c.stream)
-    if warm is not None and c.plan is None:
+    if warm is not None and found.product is not None and c.plan is None and _experts.lazy(mx, c.lhs) and _experts.lazy(mx, c.rhs):
         calls, arrays, words = warm
         calls.learn(arrays, words, found.product)
     return results
@@ -95,6 +95,8 @@ def lookup(c: Call) -> Plan:
     """The plan of a call. Nothing in it depends on sizes."""
     if c.transpose is not True and c.transpose is not False:  # 1 would find the plan of True
         _arguments.flag(c.op, "transpose", c.transpose)
+    if c.mode is not None:
+        formats.check_words(c.op, *c.mode)
     try:
         key = (
             c.op, c.x.dtype, tuple(map(_types, c.groups)), None if c.lhs is None else c.lhs.dtype, None if c.rhs is None else c.rhs.dtype, c.transpose,
@@ -136,7 +138,10 @@ def guarded(mx, found: Plan, c: Call) -> Rows:
         lhs, rhs = rows.lhs, rows.rhs
     _experts.check_pairs(c.op, left if lhs is None else lhs.shape, right if rhs is None else rhs.shape, (lhs is not None, rhs is not None))
     if plan is not None:
-        _experts.check_plan(c.op, plan, math.prod(right), _experts.pairs(left, right, lhs, rhs), x[-2])
+        batch = _experts.pairs(left, right, lhs, rhs)
+        _experts.check_plan(c.op, plan, math.prod(right), batch, x[-2])
+        if rows.rhs_known:
+            _experts.check_rows(c.op, plan, _experts.default(mx, right) if rhs is None else rhs, batch, x[-2])
     return rows
 
 
@@ -166,6 +171,8 @@ def _decide(c: Call) -> tuple[resolve.Decision, str]:
         _experts.check_type(mx, c.op, name, values)
     fmt = None if c.mode is None else formats.find(c.op, *c.mode)
     natural = _natural(mx, c, fmt)
+    for amax, prescaled in zip(c.amax or _NONE, c.prescaled or _NONE):
+        _weights.check_convention(c.op, fmt, amax, prescaled)
     extras: tuple[str, ...] = ()
     if c.bias is not None:
         types = {name for bias in c.bias for name in _arguments.addend(mx, c.op, "bias", bias)}

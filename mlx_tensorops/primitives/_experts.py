@@ -39,10 +39,10 @@ class Rows(NamedTuple):
 
 def on_device(mx, op: str, lhs, rhs, matrices: int, experts: int, ascending: bool, plan) -> Rows:
     """Index arrays of any kind as MLX arrays; the values of those that the host sees are checked."""
-    known = lhs is None or not isinstance(lhs, mx.array), rhs is None or not isinstance(rhs, mx.array)
-    if lhs is not None and known[0]:
+    known = not isinstance(lhs, mx.array), not isinstance(rhs, mx.array)
+    if not lazy(mx, lhs):
         lhs = checked(mx, op, "lhs_indices", lhs, matrices)
-    if rhs is not None and known[1]:
+    if not lazy(mx, rhs):
         rhs = checked(mx, op, "rhs_indices", rhs, experts, ascending)
     return Rows(lhs, rhs, *known, bool(ascending), plan)
 
@@ -67,6 +67,11 @@ def checked(mx, op: str, name: str, values, count: int, ascending: bool = False)
         fail(op, f"sorted_indices=True, but {name} falls from {host.flat[falls[0]]} to {host.flat[falls[0] + 1]} at position {falls[0] + 1}",
              nearest="sorted_indices=False")
     return mx.array(host.astype(np.int32))
+
+
+def lazy(mx, values) -> bool:
+    """Whether the host is not to look at index values: an MLX array's, or none at all."""
+    return values is None or isinstance(values, mx.array)
 
 
 def check_type(mx, op: str, name: str, values) -> None:
@@ -104,6 +109,20 @@ def check_plan(op: str, plan, experts: int, batch: tuple, m: int) -> None:
         fail(op, f"plan orders {plan.rows} rows, and this call has {count}", nearest=str(count), instead=f"tile_plan of {ids}", cls=ShapeError)
 
 
+def check_rows(op: str, plan, rhs, batch: tuple, m: int) -> None:
+    """Refuse a plan of other indices, where the host knows both; ``rhs`` is a NumPy array, or an MLX array that was made of one."""
+    import numpy as np
+
+    planned = plan.expert_of_row
+    if planned is None:
+        return
+    ids = np.repeat(np.broadcast_to(np.array(rhs), batch).reshape(-1), m)
+    if (wrong := np.flatnonzero(ids != planned)).size:
+        row = wrong[0]
+        fail(op, f"plan is of other indices: it has row {row} with expert {planned[row]}, and rhs_indices name {ids[row]}",
+             instead="tile_plan of these rhs_indices")
+
+
 def plan_arrays(plan) -> dict:
     """The arrays of a plan that kernels read, by name."""
     return {name: getattr(plan, name) for name in PLAN}
@@ -135,12 +154,10 @@ def _unsigned(mx) -> frozenset:
 
 
 def to_int32(mx, ids, count: int):
-    """Ids as int32; those out of range stay so, and ascending ones stay ascending."""
+    """Ids as int32; those out of range stay so."""
     if ids.dtype in (mx.int64, mx.uint64):
         ids = mx.clip(ids, 0 if ids.dtype == mx.uint64 else -1, count)
-    elif ids.dtype == mx.uint32:
-        ids = mx.minimum(ids, count)
-    return ids.astype(mx.int32)
+    return ids.astype(mx.int32)  # uint32 beyond int32 becomes negative
 
 
 def default(mx, batch: tuple):

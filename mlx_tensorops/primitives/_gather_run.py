@@ -104,6 +104,8 @@ def sums(mx, spec: WeightedSpec, x, group: Group, rows: Rows, scale, bias, own: 
     else:
         product = _compose.gathered_by_mlx if own else _compose.gathered
         y = product(mx, fmt, transpose, x, group, lhs, rhs, rows.sorted and sorted_form(x, lhs, batch))
+    if _replay.traced():  # MLX's nodes hold the row numbers that they made of the trace's shapes
+        y = _replay.fixed(mx, spec.op, y, *(array for array in (x, rows.lhs, rows.rhs, group.w) if array is not None))
     if valid is not False and (scale is not None or bias is not None):
         ids = _experts.default(mx, group.w.shape[:-2]) if rhs is None else rhs
         y = _compose.scaled(y, None if scale is None else scale[ids][..., None, None], spec.weights.global_scale)
@@ -148,8 +150,7 @@ def variants(decision, natural: str, without_rows: Callable | None = None) -> Ca
     def run(x, groups, rows, scales, biases, stream):
         with _compose.on(mx, stream):
             if x.shape[-2] == 0 or 0 in groups[0].w.shape:
-                like = [array for array in (x, rows.lhs, rows.rhs, groups[0].w) if array is not None]
-                return [_replay.fixed(mx, decision.spec.op, y, *like) for y in without_rows(x, groups, rows, scales, biases, stream)]
+                return without_rows(x, groups, rows, scales, biases, stream)
             form, arrays, finish = place(mx, decision, x, groups, rows, scales, biases, stream)
             kernel = kernels.get(form)
             if kernel is None:

@@ -53,7 +53,8 @@ def _result_shape(spec, fmt: Format, x: tuple, w) -> tuple:
     return (*batch, x[-2], columns(w, fmt, spec.weights.transpose))
 
 
-def _check_addends(spec, fmt, x, w, bias, residual) -> None:
+def check_addends(spec, fmt: Format, x, w, bias, residual) -> None:
+    """Raise a ShapeError where bias or residual do not broadcast to the result of a matrix x, or a stack of them."""
     if bias is None is residual:
         return
     shape = _result_shape(spec, fmt, x.shape, w)
@@ -73,7 +74,7 @@ def _cpu(decision, fmt: Format, natural: str) -> Callable:
         return lambda x, w, s, b, scale, bias, residual, stream: product(x, w, s, b, native, transpose, out, None, None, None, None, stream)
 
     def run(x, w, scales, biases, scale, bias, residual, stream):
-        _check_addends(spec, fmt, x, w, bias, residual)
+        check_addends(spec, fmt, x, w, bias, residual)
         return product(x, w, scales, biases, native, transpose, out, None if scale is None else (scale, divisor), bias, activation, residual, stream)
 
     return run
@@ -92,7 +93,7 @@ def _mlx(decision, fmt: Format, natural: str) -> Callable:
         empty = 0 in x.shape or 0 in w.shape  # MLX's CPU kernel divides by the number of rows
         if plain and not empty:
             return quantized_matmul(x, w, scales, biases, **mode, stream=stream)
-        _check_addends(spec, fmt, x, w, bias, residual)
+        check_addends(spec, fmt, x, w, bias, residual)
         group = Group(w, scales, biases)
         with _compose.on(mx, stream):
             if empty:
@@ -113,7 +114,7 @@ def _variants(decision, fmt: Format, natural: str) -> Callable:
     def run(x, w, scales, biases, scale, bias, residual, stream):
         if not x.shape[-1]:
             return _replay.fixed(mx, OP, without_k(x, w, scales, biases, scale, bias, residual, stream), x)
-        _check_addends(decision.spec, fmt, x, w, bias, residual)
+        check_addends(decision.spec, fmt, x, w, bias, residual)
         with _compose.on(mx, stream):
             arrays, unplace = place(mx, decision.spec, fmt, x, Group(w, scales, biases), scale, bias, residual)
             return unplace(kernel.launch(arrays, stream)[0])
@@ -123,8 +124,6 @@ def _variants(decision, fmt: Format, natural: str) -> Callable:
 
 def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tuple[dict, Callable]:
     """The arrays as kernels take them, by name: one matrix, or one axis of matrices on both sides; and the way back for the result."""
-    if x.ndim == 1:
-        x = x[None]
     shape = _result_shape(spec, fmt, x.shape, group.w)
     if math.prod(shape[:-1]) >= INT32_LIMIT:
         fail(OP, f"x has shape {x.shape}: {math.prod(shape[:-1])} rows, and kernels count fewer than 2**31", instead="split x", cls=ShapeError)
@@ -135,24 +134,25 @@ def place(mx, spec, fmt: Format, x, group: Group, scale, bias, residual) -> tupl
 
 def _flat(mx, x, group: Group, shape: tuple):
     """x with its leading axes as rows, the weights as they are; how addends follow, and the way back."""
-    repeated = False
+    addends = []
 
     def addend(value):
-        nonlocal repeated
         if value is None or x.ndim == value.ndim == 2:
             return value
-        if value.shape == shape:
-            return merged(mx, value, 1)
-        if math.prod(value.shape[:-1]) == 1:
-            return value.reshape(1, value.shape[-1] if value.ndim else 1)
-        repeated = True
-        return merged(mx, broadcast(mx, value, shape), 1)
+        if value.shape == shape or math.prod(value.shape[:-1]) == 1:
+            addends.extend([value] if value.ndim > 1 else [])
+            return _rows(mx, value)
+        return merged(mx, broadcast(mx, _replay.fixed(mx, OP, value, x), shape), 1)
 
     def unplace(y):
-        y = _replay.like(mx, OP, y, x, 1)
-        return _replay.fixed(mx, OP, y, x) if repeated else y
+        return _replay.like(mx, OP, y, x, 1, tuple(addends))
 
     return merged(mx, x, 1), group, addend, unplace
+
+
+def _rows(mx, value):
+    """An addend whose leading axes repeat nowhere, or everywhere, as rows."""
+    return merged(mx, value, 1) if value.ndim else value.reshape(1, 1)
 
 
 def _stacked(mx, x, group: Group, shape: tuple):
@@ -162,22 +162,19 @@ def _stacked(mx, x, group: Group, shape: tuple):
     own = [i for i in range(axes) if own_sizes[i] != 1]
     shared = [i for i in range(axes) if own_sizes[i] == 1]
     order = [*own, *shared, axes, axes + 1]
-    matrices, rows = math.prod(shape[i] for i in own), math.prod(shape[i] for i in shared) * shape[-2]
 
     def stack(value):
-        value = mx.broadcast_to(value, (*shape[:-1], value.shape[-1] if value.ndim else 1))
-        return value.transpose(order).reshape(matrices, rows, value.shape[-1])
+        value = mx.broadcast_to(value, (*shape[:-1], value.shape[-1])).transpose(order)
+        return merged(mx, mx.flatten(value, len(own), axes), 2)
 
     def addend(value):
         if value is None:
             return None
-        if math.prod(value.shape[:-1]) == 1:
-            return value.reshape(1, 1, value.shape[-1] if value.ndim else 1)
-        return stack(value)
+        return _rows(mx, value)[None] if math.prod(value.shape[:-1]) == 1 else stack(value)
 
     def unplace(y):
         y = y.reshape(*(shape[i] for i in order[:-1]), shape[-1])
-        return _replay.fixed(mx, OP, y.transpose([order.index(i) for i in range(axes + 2)]), x, w)
+        return y.transpose([order.index(i) for i in range(axes + 2)])
 
-    group = Group(*(part if part is None else part.reshape(matrices, *part.shape[-2:]) for part in group))
-    return stack(x), group, addend, unplace
+    group = Group(*(part if part is None else merged(mx, part, 2) for part in group))
+    return stack(_replay.fixed(mx, OP, x, x, w)), group, addend, unplace

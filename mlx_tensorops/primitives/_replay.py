@@ -37,22 +37,30 @@ class Axes:
 
 
 @lru_cache(maxsize=None)
-def _leading(op: str, axes: int) -> Axes:
-    return Axes(op, 2, tuple(dim(1, axis) for axis in range(axes)))
+def _leading(op: str, axes: int, addends: tuple[int, ...]) -> Axes:
+    fits = [every(*(eq(dim(i, -a), 1) | eq(dim(i, -a), dim(1, -a)) for a in range(2, ndim + 1))) for i, ndim in enumerate(addends, 2)]
+    return Axes(op, 2 + len(addends), tuple(dim(1, axis) for axis in range(axes)),
+                tuple((rule, "bias and residual must broadcast to the result") for rule in fits))
 
 
-def like(mx, op: str, y, x, keep: int):
-    """y with its first axis as the axes of x but the last ``keep``."""
+def like(mx, op: str, y, x, keep: int, addends: tuple = ()):
+    """y with its first axis as the axes of x but the last ``keep``; a replay raises where the leading axes of ``addends``, which y merged
+    before they were added, do not broadcast to those of x."""
     axes = x.ndim - keep
     if axes == 1:
         return y
-    return _leading(op, axes).of(mx, y, x) if axes else mx.squeeze(y, 0)
+    return _leading(op, axes, tuple(value.ndim for value in addends)).of(mx, y, x, *addends) if axes else mx.squeeze(y, 0)
 
 
 @lru_cache(maxsize=256)
 def _fixed(op: str, shapes: tuple[tuple[int, ...], ...]) -> Axes:
     same = every(*(eq(dim(i, axis), size) for i, shape in enumerate(shapes, 1) for axis, size in enumerate(shape)))
     return Axes(op, 1 + len(shapes), (dim(0, 0),), ((same, f"a shapeless graph of this form serves the traced shapes alone, {', '.join(map(str, shapes))}"),))
+
+
+def traced() -> bool:
+    """Whether a shapeless graph is being traced, as far as the extension can say."""
+    return _native.status()[0] and _native.ext().in_shapeless_trace()
 
 
 def fixed(mx, op: str, y, *like):

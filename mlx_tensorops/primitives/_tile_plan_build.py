@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from .. import plans, resolve, select, tracing
+from .. import device, plans, resolve, select, tracing
 from ..errors import DTypeError, EngineError, ShapeError, fail
 from ..plans import OP, TilePlan, positive
 from ..policies import tile_plan as table
@@ -45,12 +45,13 @@ def tile_plan(expert_ids=None, *, num_experts=None, block_m=None, builder="auto"
     """
     import mlx.core as mx
 
-    if builder not in BUILDERS:
-        fail(OP, f"builder {builder!r} is unknown", nearest=", ".join(BUILDERS), cls=EngineError)
-    if (expert_ids is None) == (offsets is None):
-        fail(OP, "expects either expert_ids or offsets", instead="tile_plan(ids, num_experts=8), or tile_plan(offsets=offsets)")
+    _check(expert_ids, builder, offsets, rows, stream)
     if offsets is not None:
-        return _of_sorted(offsets, num_experts, block_m, rows, stream)
+        offsets, experts, block_m, rows, on_host = _sorted(offsets, num_experts, block_m, rows)
+        if on_host:
+            return plans.from_offsets(offsets, block_m)
+        with mx.stream(mx.default_device() if stream is None else stream):
+            return TilePlan(*_tile_plan_mlx.from_offsets(offsets, rows, block_m), experts, block_m)
     ids, num_experts, block_m, on_host = _asked(expert_ids, num_experts, block_m, builder)
     if on_host:
         return plans.from_ids(ids, num_experts, block_m)
@@ -61,8 +62,15 @@ def tile_plan(expert_ids=None, *, num_experts=None, block_m=None, builder="auto"
     return TilePlan(*_BUILD[decision.engine](ids, num_experts, block_m, decision.spec, stream), num_experts, block_m)
 
 
-def describe(expert_ids, *, num_experts, block_m=None, builder="auto", stream=None):
+def describe(expert_ids=None, *, num_experts=None, block_m=None, builder="auto", offsets=None, rows=None, stream=None):
     """(decision, shapes) of the call ``tile_plan`` would make: the part that explain() needs."""
+    _check(expert_ids, builder, offsets, rows, stream)
+    if offsets is not None:
+        offsets, experts, block_m, rows, on_host = _sorted(offsets, num_experts, block_m, rows)
+        decision = replace(_decide(offsets, "mlx", stream), why="the rows are sorted already: MLX operations cut them into tiles")
+        if on_host:
+            decision = replace(decision, engine="host", why="the offsets are known here: NumPy checks them")
+        return decision, ((rows,), (experts, block_m))
     ids, num_experts, block_m, on_host = _asked(expert_ids, num_experts, block_m, builder)
     shapes = (ids.size,), (num_experts, block_m)
     decision = _decide(ids, "auto" if on_host else builder, stream)
@@ -74,6 +82,19 @@ def describe(expert_ids, *, num_experts, block_m=None, builder="auto", stream=No
     entry = table.STAGES[0]
     why = f"{decision.why}; {' and '.join(s.rows[0].key for s in after)} follow"
     return replace(decision, why=why, variants=count, source={(entry.dataflow, entry.tile): entry.why}), shapes
+
+
+def _check(expert_ids, builder: str, offsets, rows, stream) -> None:
+    """Refuse what does not go together."""
+    device.is_gpu(stream)  # refuses what is no stream, also where NumPy builds the plan
+    if builder not in BUILDERS:
+        fail(OP, f"builder {builder!r} is unknown", nearest=", ".join(BUILDERS), cls=EngineError)
+    if (expert_ids is None) == (offsets is None):
+        fail(OP, "expects either expert_ids or offsets", instead="tile_plan(ids, num_experts=8), or tile_plan(offsets=offsets)")
+    if offsets is None and rows is not None:
+        fail(OP, f"rows = {rows} with expert_ids, which are as many as they are", instead="leave rows out: it goes with offsets")
+    if offsets is not None and builder != "auto":
+        fail(OP, f"builder {builder!r} with offsets, whose rows need no sorting", nearest='builder="auto"')
 
 
 def _asked(expert_ids, num_experts, block_m, builder: str) -> tuple:
@@ -158,8 +179,8 @@ def _stages(spec: TilePlanSpec) -> tuple[VariantSet, ...]:
     return tuple(VariantSet(spec, "simdgroup", FAMILY.rows(spec, "simdgroup", (entry,))) for entry in table.STAGES)
 
 
-def _of_sorted(offsets, num_experts, block_m, rows, stream) -> TilePlan:
-    """The plan of rows that are sorted already."""
+def _sorted(offsets, num_experts, block_m, rows) -> tuple:
+    """(offsets, experts, rows of a tile, rows, whether NumPy builds the plan) of rows that are sorted already, checked."""
     import mlx.core as mx
 
     on_host = not isinstance(offsets, mx.array)
@@ -178,11 +199,8 @@ def _of_sorted(offsets, num_experts, block_m, rows, stream) -> TilePlan:
     else:
         rows = positive("rows", rows, least=0)
     block_m = table.block_m(rows, experts) if block_m is None else positive("block_m", block_m)
-    if on_host:
-        return plans.from_offsets(offsets, block_m)
     plans.tile_count(rows, experts, block_m)
-    with mx.stream(mx.default_device() if stream is None else stream):
-        return TilePlan(*_tile_plan_mlx.from_offsets(offsets, rows, block_m), experts, block_m)
+    return offsets, experts, block_m, rows, on_host
 
 
 def _name(dtype) -> str:

@@ -1,11 +1,11 @@
-"""Gradients of kernels with stored weights: the formula, composed of MLX operations; unused parts of it are never evaluated."""
+"""Gradients of kernels with stored weights: their formula."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ..epilogues import GATES
-from . import _compose, _experts, weighted_dataflows
+from . import _compose, _experts, _gradient, weighted_dataflows
 from . import _weighted_signature as shared
 from ._weights import Group
 
@@ -14,17 +14,7 @@ def of(v, primals, cotangents, argnums) -> list:
     """Gradients of the inputs ``argnums`` of a variant, whose inputs come in the kernel's order."""
     import mlx.core as mx
 
-    if weighted_dataflows.of(v).k_slice:  # what adds the slices up passes the same cotangent to each; the maximum of equal values is exact
-        cotangents = [c.max(axis=0) for c in cotangents]
-
-    def composed(*wanted):
-        arrays = list(primals)
-        for i, array in zip(argnums, wanted):
-            arrays[i] = array
-        return [y.astype(c.dtype) for y, c in zip(_results(mx, v, arrays), cotangents)]
-
-    _, gradients = mx.vjp(composed, [primals[i] for i in argnums], list(cotangents))
-    return gradients
+    return _gradient.of(lambda *arrays: _results(mx, v, arrays), primals, cotangents, argnums, sliced=weighted_dataflows.of(v).k_slice is not None)
 
 
 def _results(mx, v, arrays) -> list:

@@ -211,6 +211,7 @@ def signature(v: Variant, flow) -> Signature:
         scalars=tuple(_scalars(v, flow, p, f)),
         outputs=(Output(out, shape),) * len(p.stored),
         checks=checks(p, v.epilogue, given_transposed(v), v.batched),
+        layouts=_layouts(p, f),
         when=every(SIZES[v.size](f), _layout_fits(v, p, f), _alignment_fits(v, flow, f), flow.fits(v, f)),
         grid=_grid(v, f, slices[0] if slices else rule(1)),
         threads=v.tile.threads,

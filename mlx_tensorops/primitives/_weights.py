@@ -123,6 +123,16 @@ def convention(amax, prescaled) -> str:
     return "" if amax is None and prescaled is None else "amax" if prescaled is None else "prescaled"
 
 
+def check_convention(op: str, fmt: Format | None, amax, prescaled) -> None:
+    """Refuse a global scale for weights that have none, and two of them."""
+    if amax is not None and prescaled is not None:
+        fail(op, "global_scale and weight_scale_2 are both given, and each is the whole factor", instead="pass the one your checkpoint has")
+    name = "global_scale" if amax is not None else "weight_scale_2"
+    if (amax is not None or prescaled is not None) and (fmt is None or not fmt.global_scale):
+        fail(op, f"{name} with {f'mode {fmt.mode!r}' if fmt else 'dense weights'}, which has none", nearest='mode="nvfp4"',
+             instead="multiply the result", cls=DTypeError)
+
+
 def global_scale(mx, op: str, fmt: Format | None, amax, prescaled, matrices: int | None):
     """The float32 array of the global scale, or None.
 
@@ -133,12 +143,8 @@ def global_scale(mx, op: str, fmt: Format | None, amax, prescaled, matrices: int
     """
     if amax is None and prescaled is None:
         return None
-    if amax is not None and prescaled is not None:
-        fail(op, "global_scale and weight_scale_2 are both given, and each is the whole factor", instead="pass the one your checkpoint has")
+    check_convention(op, fmt, amax, prescaled)
     name, value = ("global_scale", amax) if amax is not None else ("weight_scale_2", prescaled)
-    if fmt is None or not fmt.global_scale:
-        fail(op, f"{name} with {f'mode {fmt.mode!r}' if fmt else 'dense weights'}, which has none", nearest='mode="nvfp4"',
-             instead="multiply the result", cls=DTypeError)
     if matrices is None and isinstance(value, (int, float)):
         return mx.array([value], mx.float32)
     array(mx, op, name, value)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from math import prod
 
 from ..cost import Cost
-from ..dtypes import element_type
+from ..dtypes import INT32, element_type
 from ..policies import combine as table
 from ..registry import Family
 from ..rules import address, ceildiv, dim, eq, every, ndim, rule, stride
 from ..signature import Buffer, Check, Output, Scalar, Signature
 from ..spec import CombineSpec
 from ..variant import Variant
+from . import _experts, _gradient
 
 FLOATS = ("float16", "bfloat16", "float32")
 _EXTRAS = ("addend", "addend_scores")
@@ -40,20 +41,23 @@ def variants() -> tuple[Variant, ...]:
     return tuple(v for spec in specs for v in rows(spec, "simdgroup", table.TILES))
 
 
-def names(v: Variant) -> tuple[str, ...]:
-    """Names of the inputs in order."""
-    return ("y", "scores", *(name for name in _EXTRAS if v.option(name, False)))
+def inputs_of(v: Variant) -> dict:
+    """Element types of the inputs by name, in order. What can differ is named by the variant; ids are int32."""
+    named = "y", "scores", *(name for name in _EXTRAS if v.option(name, False))
+    return dict(zip(named, map(element_type, v.types))) | dict(experts=INT32, experts_count=INT32)
 
 
 def signature(v: Variant) -> Signature:
-    """y [T, k, N], scores [T, k], addend [T, N], addend_scores [T] -> c [T, N]."""
-    inputs = dict(zip(names(v), map(element_type, v.types)))
+    """y [T, k, N], scores [T, k], addend [T, N], addend_scores [T], experts [T, k], experts_count [1] -> c [T, N]."""
+    inputs = inputs_of(v)
     number = {name: i for i, name in enumerate(inputs)}
     T, k, N = dim(0, 0), dim(0, 1), dim(0, 2)
     scalars = [Scalar(f"y_{axis}", "long", stride(0, i)) for i, axis in enumerate("tjn")]
-    scalars += [Scalar("scores_t", "long", stride(1, 0)), Scalar("scores_j", "long", stride(1, 1))]
+    scalars += [Scalar(f"{name}_{axis}", "long", stride(number[name], i)) for name in ("scores", "experts") for i, axis in enumerate("tj")]
     checks = [
         Check(every(eq(ndim(0), 3), eq(ndim(1), 2), eq(dim(1, 0), T), eq(dim(1, 1), k)), "y is [T, k, N] and scores are [T, k]", "reshape them"),
+        Check(every(*(eq(ndim(number[name]), axes) for name, axes in (("experts", 2), ("experts_count", 1))), eq(dim(number["experts"], 0), T),
+                    eq(dim(number["experts"], 1), k), eq(dim(number["experts_count"], 0), 1)), "experts are [T, k], and their number is [1]", "reshape them"),
         Check(every(T < 2**31, k < 2**31, N < 2**31), "T, k and N must be below 2**31", "split the tokens"),
     ]
     if "addend" in number:
@@ -94,19 +98,18 @@ def _in_vectors(inputs, number, width: int):
 
 def context(v: Variant) -> dict:
     """What the template may name beside the usual."""
-    inputs = dict(zip(names(v), map(element_type, v.types)))
-    return dict(types_by_name=inputs, c=element_type(v.types[-1]), width=v.option("width", 1))
+    return dict(types_by_name=inputs_of(v), c=element_type(v.types[-1]), width=v.option("width", 1))
 
 
 def cost(v: Variant) -> Cost:
-    """What one launch does: bytes are exact; threads that share a score read it each."""
+    """What one launch does: bytes are exact; threads that share a score, or its expert's id, read it each."""
     T, k, N = dim(0, 0), dim(0, 1), dim(0, 2)
     width = v.option("width", 1)
     threads = T * ceildiv(N, width)
-    per_element = dict(y=T * k * N, addend=T * N, scores=threads * k, addend_scores=threads)
+    loads = dict(y=T * k * N, addend=T * N, scores=threads * k, addend_scores=threads, experts=threads * k, experts_count=threads)
     return Cost(
         macs=T * k * N, matmul2d=rule(0),
-        operand_bytes=tuple(per_element[name] * element_type(kind).bytes for name, kind in zip(names(v), v.types)),
+        operand_bytes=tuple(loads[name] * kind.bytes for name, kind in inputs_of(v).items()),
         output_bytes=T * N * element_type(v.types[-1]).bytes, accumulator_words=width, operand_words=width,
     )
 
@@ -114,14 +117,15 @@ def cost(v: Variant) -> Cost:
 def work(spec: CombineSpec, shapes) -> tuple[int, int]:
     """(flops, bytes) of a problem: each array counted once."""
     tokens, k, n = shapes[0]
-    types = [t for t in (spec.y, spec.scores, spec.addend, spec.addend_scores) if t]
+    types = [t for t in (spec.y, spec.scores, spec.addend, spec.addend_scores, "int32", "int32") if t]
     return 2 * tokens * k * n, sum(prod(s) * element_type(t).bytes for s, t in zip(shapes, types)) + tokens * n * element_type(spec.out).bytes
 
 
-def composed(mx, y, scores, addend=None, addend_scores=None):
-    """The same of MLX operations, in f32: the oracle of gradients, and what engine mlx runs."""
+def composed(mx, y, scores, addend=None, addend_scores=None, valid=None):
+    """The same of MLX operations, in f32: the oracle of gradients, and what engine mlx runs. ``valid``: where experts exist; None: everywhere."""
     f32 = mx.float32
-    total = y.astype(f32) * scores.astype(f32)[..., None]
+    scores = scores.astype(f32) if valid is None else mx.where(valid, scores.astype(f32), 0)
+    total = y.astype(f32) * scores[..., None]
     total = total.squeeze(-2) if total.shape[-2] == 1 else total.sum(axis=-2)  # MLX 0.32.4 crashes on a compiled shapeless sum of one element
     if addend is None:
         return total
@@ -133,11 +137,14 @@ def gradient(v: Variant, primals, cotangents, argnums):
     """The formula's gradient, composed of MLX operations."""
     import mlx.core as mx
 
-    def formula(*arrays):
-        return composed(mx, **dict(zip(names(v), arrays))).astype(cotangents[0].dtype)
+    names = tuple(inputs_of(v))
 
-    _, gradients = mx.vjp(formula, list(primals), list(cotangents))
-    return [gradients[i] for i in argnums]
+    def formula(*arrays):
+        given = dict(zip(names, arrays))
+        valid = _experts.in_range(mx, given.pop("experts"), given.pop("experts_count"))
+        return [composed(mx, **given, valid=valid)]
+
+    return _gradient.of(formula, primals, cotangents, argnums)
 
 
 FAMILY = Family(

@@ -97,23 +97,21 @@ def variants() -> tuple[Variant, ...]:
 
 
 def gradient(v: Variant, primals, cotangents, argnums):
-    """The formula's gradient, composed of MLX operations; unused parts of it are never evaluated."""
+    """The formula's gradient, composed of MLX operations."""
     import mlx.core as mx
 
+    from . import _gradient
     from ._gemm_run import finish, product
 
     flow = gemm_dataflows.of(v)
-    if flow.k_slice:  # what adds the slices up passes the same cotangent to each; the maximum of equal values is exact
-        cotangents = [c.max(axis=0) for c in cotangents]
 
-    def composed(*arrays):
+    def formula(*arrays):
         y = arrays[0].sum(axis=0) if flow.adds_slices else product(mx, mx.float32, arrays[0], arrays[1])
         extras = dict(zip(v.epilogue.operands, arrays[1 if flow.adds_slices else 2:]))
         scales = extras.pop("scales", (1.0, 1.0))
-        return finish(mx, v.epilogue, y, extras.get("bias"), extras.get("residual"), scales).astype(cotangents[0].dtype)
+        return [finish(mx, v.epilogue, y, extras.get("bias"), extras.get("residual"), scales)]
 
-    _, gradients = mx.vjp(composed, list(primals), list(cotangents))
-    return [gradients[i] for i in argnums]
+    return _gradient.of(formula, primals, cotangents, argnums, sliced=flow.k_slice is not None)
 
 
 FAMILY = Family(

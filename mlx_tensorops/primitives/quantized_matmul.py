@@ -70,6 +70,7 @@ def quantized_matmul(x, w, scales, biases=None, transpose=True, group_size=None,
             return y
     if transpose is not True and transpose is not False:  # 1 would find the plan of True
         _arguments.flag(OP, "transpose", transpose)
+    formats.check_words(OP, mode, group_size, bits)
     try:
         key = (
             x.dtype, w.dtype, scales.dtype, None if biases is None else biases.dtype, x.ndim, w.ndim, transpose, group_size, bits, mode,
@@ -108,6 +109,8 @@ def describe(x, w, scales, biases=None, transpose=True, group_size=None, bits=No
     spec, (group,) = decision.spec, _weights.alike(mx, Group(w, scales, biases))
     if not spec.batched:
         group = _weights.first_matrix(group)
+    x = x[None] if x.ndim == 1 else x
+    _qgemm_run.check_addends(spec, fmt, x, group.w, bias, residual)
     scale = _factor(global_scale, weight_scale_2, group_size, bits, mode)
     arrays, _ = _qgemm_run.place(mx, spec, fmt, x, group, scale, *_floating(bias, residual))
     return decision, tuple(arrays[name].shape for name in names(problem_of(spec), spec.epilogue))

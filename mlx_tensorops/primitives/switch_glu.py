@@ -8,7 +8,7 @@ from typing import Any
 from .. import tracing
 from ..epilogues import GATES
 from ..errors import DTypeError, ShapeError, fail
-from . import _arguments, _combine, _expert_call, _gather_run, _products, _replay, _warm, _weights, gated, matmul, quantized_matmul
+from . import _arguments, _combine, _compose, _expert_call, _experts, _gather_run, _products, _replay, _warm, _weights, gated, matmul, quantized_matmul
 from ._axes import merged
 from ._expert_call import Call, one
 from ._tile_plan_build import tile_plan
@@ -29,8 +29,8 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
         x: array ``[..., H]``: a row per token.
         gate, up, down: weights of all experts, each as for :func:`gather_gateup`: gate and up ``[experts, I, H]``, down ``[experts, H, I]``.
         indices: integers ``[..., k]``: the experts of each token. NumPy arrays and lists are checked at once; in an MLX array, whose
-            values are not looked at, an id out of range contributes nothing (its score must be finite, except on engine cpu).
-        scores: array ``[..., k]``: weight of each expert's result; None: the results are not added up.
+            values are not looked at, an id out of range contributes nothing, whatever its score is.
+        scores: array ``[..., k]``: weight of each expert's result; None: the results are not added up. An MLX array, like x, whose type counts.
         transpose, group_size, bits, mode, activation: as for :func:`gather_gateup`; an activation is needed.
         bias, global_scale, weight_scale_2: triples for gate, up and down, as for :func:`gather_gateup`.
         shared: ``(gate, up, down)`` of an expert that every token visits, each like one expert's: ``[I, H]``, ``[I, H]`` and ``[H, I]``.
@@ -45,7 +45,8 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     Raises: as :func:`gather_mm`.
 
     Engine notes: what the activation gives is kept in the common type of x and the weights. Engine cpu adds the experts up in f32 without
-    storing their results; the Metal engines store them in the result's type, as MLX does.
+    storing their results; the Metal engines store them in the result's type, as MLX does. A shapeless graph that holds indices as constants
+    replays a single row of x with each of them, as MLX's operations broadcast.
     """
     arrays = x, gate, up, down, indices, scores
     options = transpose, group_size, bits, mode, activation, out_dtype, precision, engine
@@ -65,17 +66,15 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
     decision = _expert_call.lookup(first).decision
     if tracing.recording:
         tracing.call(OP, decision, (x.shape, _shape(indices)))
-    if plan is None and decision.variants is not None:
-        plan = _plan(first, decision.variants)
+    if decision.variants is not None:
+        if isinstance(indices, mx.array):  # once for every kernel
+            with _compose.on(mx, stream):
+                indices = _experts.to_int32(mx, indices, math.prod(first.groups[0].w.shape[:-2]))
+            first = first._replace(rhs=indices)
+        plan = _plan(first, decision.variants) if plan is None else plan
     hidden = _expert_call.run(first._replace(plan=plan, engine=decision.engine))[0]  # [..., k, 1, I]
-    experts = math.prod(first.groups[0].w.shape[:-2])
-    if math.prod(down.w.shape[:-2]) != experts:
-        fail(OP, f"down has shape {down.w.shape}, and gate and up have {experts} experts", nearest=f"{experts} experts", cls=ShapeError)
-    dense = down.scales is None
-    bias, amax, prescaled = map(one, for_down)
-    last = Call("gather_mm" if dense else "gather_qmm", hidden, (down,), None, indices, transpose, _weights.no_mode(OP, words) if dense else words, amax,
-                prescaled, bias, None, False, plan, out_dtype, precision, decision.engine, stream)
-    if plain:
+    last = _down(first._replace(plan=plan, engine=decision.engine), down, hidden, words, for_down, out_dtype)
+    if plain and isinstance(indices, mx.array):
         _warm_calls.learn(arrays, options, _products.layer(decision, _expert_call.lookup(last).decision))
     if scores is None:
         return _expert_call.run(last)[0].squeeze(-2)
@@ -86,17 +85,35 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
 def describe_switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_size=None, bits=None, mode="affine", *, activation="swiglu",
                         bias=None, global_scale=None, weight_scale_2=None, shared=None, shared_scores=None, plan=None, out_dtype=None,
                         precision="exact", engine="auto", stream=None):
-    """(decision, shapes of the kernel's inputs) of the first product that ``switch_glu`` would make, gate and up."""
+    """(decision, shapes of the kernel's inputs) of the first product that ``switch_glu`` would make, gate and up. The others are checked."""
     import mlx.core as mx
 
+    down = _weights.as_group(OP, "down", down)
     _check(mx, x, indices, scores, shared, shared_scores, activation)
     factors = {"bias": bias, "global_scale": global_scale, "weight_scale_2": weight_scale_2}
-    for_two, _ = zip(*(_triple(name, value) for name, value in factors.items()))
+    for_two, for_down = zip(*(_triple(name, value) for name, value in factors.items()))
     words = (mode, group_size, bits)
     first = gated.call(x[..., None, None, :], gate, up, None, indices, transpose, words, activation, *for_two, False, plan, None, precision, engine, stream)
     if plan is None:
         first = first._replace(plan=_plan(first, _expert_call.lookup(first).decision.variants))
-    return _expert_call.describe(first)
+    decision, shapes = _expert_call.describe(first)
+    inner = _weights.columns(first.groups[0].w, _gather_run.format_of(decision.spec), transpose)
+    hidden = mx.zeros((*_shape(indices), 1, inner), getattr(mx, decision.spec.out))
+    _expert_call.describe(_down(first._replace(engine=decision.engine), down, hidden, words, for_down, out_dtype))
+    if shared is not None:
+        _shared_groups(shared)
+    return decision, shapes
+
+
+def _down(first: Call, down: Group, hidden, words: tuple, factors: tuple, out_dtype) -> Call:
+    """The call of the second product, on what the first gave."""
+    experts = math.prod(first.groups[0].w.shape[:-2])
+    if math.prod(down.w.shape[:-2]) != experts:
+        fail(OP, f"down has shape {down.w.shape}, and gate and up have {experts} experts", nearest=f"{experts} experts", cls=ShapeError)
+    dense = down.scales is None
+    bias, amax, prescaled = map(one, factors)
+    return first._replace(op="gather_mm" if dense else "gather_qmm", x=hidden, groups=(down,), mode=_weights.no_mode(OP, words) if dense else words,
+                          amax=amax, prescaled=prescaled, bias=bias, activation=None, out_dtype=out_dtype)
 
 
 def _plan(first: Call, variants):
@@ -146,12 +163,18 @@ def _check(mx, x, indices, scores, shared, shared_scores, activation) -> None:
         fail(OP, f"shared_scores have shape {shared_scores.shape}", nearest=str((*tokens, 1)), cls=ShapeError)
 
 
-def _shared(mx, x, shared, of_experts: Call):
-    """The expert that every token visits, in f32."""
+def _shared_groups(shared) -> list[Group]:
+    """Gate, up and down of the expert that every token visits."""
     groups = [_weights.as_group(OP, f"shared {name}", value) for name, value in zip(("gate", "up", "down"), shared)]
     for name, group in zip(("gate", "up", "down"), groups):
         if group.w.ndim != 2:
             fail(OP, f"the shared expert's {name} has shape {group.w.shape}", nearest=str(group.w.shape[-2:]), instead="pass one expert's weights", cls=ShapeError)
+    return groups
+
+
+def _shared(mx, x, shared, of_experts: Call):
+    """The expert that every token visits, in f32."""
+    groups = _shared_groups(shared)
     first, down = [Group(*(part if part is None else part[None] for part in group)) for group in groups[:2]], groups[2]
     if of_experts.engine == "cpu":  # in the form of the routed rows, which a shapeless graph replays with any number of them
         first_expert = mx.array(of_experts.rhs) * 0

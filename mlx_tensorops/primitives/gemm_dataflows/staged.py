@@ -10,9 +10,10 @@ from ...cost import Cost
 from ...dtypes import element_type
 from ...rules import ceildiv
 from ...variant import SIMD_WIDTH, Variant
+from .._dataflow import too_much_memory
 from .._gemm_signature import depth, facts_of
 from . import Dataflow
-from ._block import THREADGROUP_BYTES, blocks
+from ._block import blocks
 
 BLOCK = 64  # rows and columns of the only block size policy uses
 BLOCK_K = (32, 64)  # parts of K staged at a time that others ship for 64x64 blocks
@@ -41,10 +42,7 @@ def _threadgroup_bytes(v: Variant) -> int:
 def _legal(spec, options) -> list[str]:
     """Both tiles fit, in the layout that needs most: rows of K, whose skew comes once for each of the block's rows."""
     pitch = options.get("block_k", BLOCK_K[0]) + options.get("skew", SKEW[0])
-    size = BLOCK * pitch * sum(element_type(t).bytes for t in (spec.a, spec.b))
-    if size > THREADGROUP_BYTES:
-        return [f"{size} bytes of threadgroup memory; {THREADGROUP_BYTES} are free: stage a smaller part of K"]
-    return []
+    return too_much_memory(BLOCK * pitch * sum(element_type(t).bytes for t in (spec.a, spec.b)))
 
 
 def _cost(v: Variant) -> Cost:

@@ -13,13 +13,10 @@ from ...dtypes import FLOAT16, FLOAT32, ElementType, element_type
 from ...formats import PACK, by_name
 from ...rules import Rule, ceildiv, every, rule, stride
 from ...variant import SIMD_WIDTH, Variant
+from .._dataflow import too_much_memory
 from .._gemm_signature import STRIDE_LIMIT
 from .._weighted_signature import blocks_m, facts_of, operand_bytes, output_bytes, problem, transposed
 from . import EVERY_ROW, Dataflow, decoded_type
-
-# Apple GPUs have 32 KiB since family 4 (Metal feature set tables). 4 KiB stay free for what matmul2d allocates itself:
-# nobody has published how much, and a kernel that filled the limit exactly has been reported to give NaN.
-THREADGROUP_BYTES = 32768 - 4096
 
 BLOCK_K = (32, 64, 16)
 SKEW = (4, 0, 8)  # elements; 4 and 8 are the pitches (36, 40) of shipped kernels with 32-element rows
@@ -93,9 +90,7 @@ def _legal(spec, options) -> list[str]:
     staged = (step + skew) * ((0 if device_x else tile.m * x.bytes) + tile.n * spec.destinations * w.bytes)
     scratch = tile.m * (tile.n + skew) * 4 if chosen["store"] == "scratch" else 0
     size = max(staged, scratch) + 4 * tile.m * ((0 if whole else 2) + (chosen["operands"] == "half_scaled"))
-    found = []
-    if size > THREADGROUP_BYTES:
-        found.append(f"{size} bytes of threadgroup memory; {THREADGROUP_BYTES} are free: stage a smaller part of K")
+    found = too_much_memory(size)
     if step % tile.op_k:
         found.append(f"steps of {step} are no whole operations of K = {tile.op_k}")
     if not device_x and tile.threads % step:
