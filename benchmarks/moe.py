@@ -17,8 +17,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import mlx_tensorops as mt
-from mlx_tensorops import formats
 from mlx_tensorops.primitives import _cpu, _native
+
+from .operands import dense, expert, normal, weights, words
 
 K, N = 2048, 768  # of a gate or up projection of Qwen3-30B-A3B
 FORMATS = ("affine4_g64", "nvfp4", "mxfp4", "mxfp8")
@@ -26,41 +27,6 @@ ROUNDING = {mx.float32: 1e-6, mx.float16: 6e-4, mx.bfloat16: 5e-3}  # allowed re
 
 
 # ---- operands ----------------------------------------------------------------------------------------
-
-
-def experts(name: str, e: int, n: int, k: int, seed: int) -> tuple[mx.array, ...]:
-    """(w, scales, biases or None), evaluated. Codes and scales are random: how they are read does not depend on them."""
-    form, chance = formats.by_name(name), np.random.default_rng(seed)
-    codes = chance.integers(0, 256, (e, n, k * form.bits // 8), np.uint8)
-    if form.codes == "e4m3":
-        codes[(codes & 0x7F) == 0x7F] = 0  # NaN
-    groups, biases = (e, n, k // form.group), None
-    if form.scale == "float":
-        scales = mx.array(chance.uniform(0.5, 1.5, groups).astype(np.float32) / 2**form.bits).astype(mx.bfloat16)
-        biases = -scales * 2 ** (form.bits - 1)
-    else:
-        low, high = (0x20, 0x30) if form.scale == "e4m3" else (118, 122)
-        scales = mx.array(chance.integers(low, high, groups, np.uint8))
-    arrays = mx.array(codes.view(np.uint32)), scales, biases
-    mx.eval(*(a for a in arrays if a is not None))
-    return arrays
-
-
-def words(name: str) -> dict[str, object]:
-    form = formats.by_name(name)
-    return {"mode": form.mode, "group_size": form.group, "bits": form.bits}
-
-
-def dense(name: str, stored, expert: int) -> np.ndarray:
-    """[K, N] in float64."""
-    w, scales, biases = (None if a is None else a[expert] for a in stored)
-    return formats.codec.weights_f32(w, scales, biases, formats.by_name(name)).astype(np.float64).T
-
-
-def normal(shape, dtype, seed: int) -> mx.array:
-    x = mx.array(np.random.default_rng(seed).standard_normal(shape, np.float32)).astype(dtype)
-    mx.eval(x)
-    return x
 
 
 def routed(tokens: int, e: int, k: int, seed: int) -> mx.array:
@@ -85,7 +51,7 @@ def grouped(name: str, rows: int, dtype=mx.bfloat16, rounds: int = 15) -> dict:
     experts on the same operands (so from the cache), and a plain read of the packed weights (with one row from memory: 100 MB and more)."""
     configure(1)
     e = 128 if rows == 1 else 16
-    stored = experts(name, e, N, K, rows)
+    stored = weights(name, N, K, batch=(e,), seed=rows)
     x = normal((rows * e, 1, K), dtype, rows + 1)
     ids = mx.array(np.random.default_rng(rows).permutation(np.repeat(np.arange(e), rows)).astype(np.int32))
     mx.eval(ids)
@@ -94,9 +60,9 @@ def grouped(name: str, rows: int, dtype=mx.bfloat16, rounds: int = 15) -> dict:
         return mt.gather_qmm(x, *stored, rhs_indices=ids, **words(name), engine="cpu")
 
     some = np.arange(min(len(x), 24))
-    want = np.concatenate([as_f64(x[i]) @ dense(name, stored, ids[i].item()) for i in some.tolist()])
+    want = np.concatenate([as_f64(x[i]) @ dense(name, expert(stored, ids[i].item())) for i in some.tolist()])
     check(ours()[: len(some), 0], want, f"{name}, {rows} rows an expert")
-    na, nb = np.array(x[:rows, 0].astype(mx.float32)), dense(name, stored, 0).astype(np.float32)
+    na, nb = np.array(x[:rows, 0].astype(mx.float32)), dense(name, expert(stored, 0)).astype(np.float32)
     ext, packed = _native.ext(), stored[0]
     arms = {"ours": lambda: mx.eval(ours()), "sgemm": repeat(lambda: na @ nb, e), "read": lambda: ext.cpu_read(packed)}
     with threadpool_limits(1, "blas"):
@@ -110,9 +76,9 @@ def grouped(name: str, rows: int, dtype=mx.bfloat16, rounds: int = 15) -> dict:
 def against_gather_qmm(name: str, e: int, k: int, tokens: int, dtype=mx.bfloat16) -> dict:
     """mx.gather_qmm and ours, one thread, CPU time. MLX sums in the type of x: the two are not compared with each other."""
     configure(1)
-    stored, x, ids = experts(name, e, N, K, 1), normal((tokens, 1, 1, K), dtype, 2), routed(tokens, e, k, 3)
+    stored, x, ids = weights(name, N, K, batch=(e,), seed=1), normal((tokens, 1, 1, K), dtype, 2), routed(tokens, e, k, 3)
     ours = lambda: mt.gather_qmm(x, *stored, rhs_indices=ids, **words(name), engine="cpu")  # noqa: E731
-    check(ours()[0, 0, 0], as_f64(x[0, 0, 0]) @ dense(name, stored, ids[0, 0].item()), f"{name} {e} {k} {tokens}")
+    check(ours()[0, 0, 0], as_f64(x[0, 0, 0]) @ dense(name, expert(stored, ids[0, 0].item())), f"{name} {e} {k} {tokens}")
     arms = {"ours": lambda: mx.eval(ours()), "mlx": lambda: mx.eval(mx.gather_qmm(x, *stored, rhs_indices=ids, **words(name)))}
     times = interleave(arms, rounds=5, clock=cpu_clock, budget=4.0)
     configure()
@@ -124,7 +90,7 @@ def against_gather_qmm(name: str, e: int, k: int, tokens: int, dtype=mx.bfloat16
 
 def layer(name: str, e: int, i: int = N, h: int = K):
     """gate, up and down."""
-    return experts(name, e, i, h, 11), experts(name, e, i, h, 12), experts(name, e, h, i, 13)
+    return tuple(weights(name, *shape, batch=(e,), seed=seed) for shape, seed in (((i, h), 11), ((i, h), 12), ((h, i), 13)))
 
 
 def as_mlx_lm(x, gate, up, down, ids, scores, form: dict):
@@ -148,22 +114,22 @@ def as_mlx_lm(x, gate, up, down, ids, scores, form: dict):
 def layer_in_f64(x, gate, up, down, ids, scores, name: str, dtype) -> np.ndarray:
     """Of the first token; the activations are rounded to the type of x, as they are stored."""
     total = 0.0
-    for expert, score in zip(np.array(ids)[0].tolist(), as_f64(scores)[0]):
-        g, u = (as_f64(x[0]) @ dense(name, w, expert) for w in (gate, up))
+    for number, score in zip(np.array(ids)[0].tolist(), as_f64(scores)[0]):
+        g, u = (as_f64(x[0]) @ dense(name, expert(w, number)) for w in (gate, up))
         h = as_f64(mx.array((g / (1 + np.exp(-g)) * u).astype(np.float32)).astype(dtype))
-        total = total + score * (h @ dense(name, down, expert))
+        total = total + score * (h @ dense(name, expert(down, number)))
     return total
 
 
 def against_mlx_lm(name: str, e: int, k: int, tokens: int, dtype=mx.bfloat16, threads: int = 2, budget: float = 6.0) -> dict:
     """switch_glu against the layer as mlx-lm writes it, wall clock; ours with `threads` threads (MLX has one)."""
     configure(threads)
-    weights, x, ids = layer(name, e), normal((tokens, K), dtype, 4) * 0.05, routed(tokens, e, k, 5)
+    stored, x, ids = layer(name, e), normal((tokens, K), dtype, 4) * 0.05, routed(tokens, e, k, 5)
     scores = mx.softmax(normal((tokens, k), mx.float32, 6), axis=-1)
     mx.eval(x, scores)
-    ours = lambda: mt.switch_glu(x, *weights, ids, scores, **words(name), engine="cpu", out_dtype=dtype)  # noqa: E731
-    check(ours()[0], layer_in_f64(x, *weights, ids, scores, name, dtype), f"switch_glu {name} {e} {k} {tokens}", slack=4.0)
-    arms = {"ours": lambda: mx.eval(ours()), "mlx-lm": lambda: mx.eval(as_mlx_lm(x, *weights, ids, scores, words(name)))}
+    ours = lambda: mt.switch_glu(x, *stored, ids, scores, **words(name), engine="cpu", out_dtype=dtype)  # noqa: E731
+    check(ours()[0], layer_in_f64(x, *stored, ids, scores, name, dtype), f"switch_glu {name} {e} {k} {tokens}", slack=4.0)
+    arms = {"ours": lambda: mx.eval(ours()), "mlx-lm": lambda: mx.eval(as_mlx_lm(x, *stored, ids, scores, words(name)))}
     with OtherLoad() as load:
         times = interleave(arms, rounds=20, clock=wall_clock, budget=budget)
     configure()
@@ -175,7 +141,7 @@ def memory(tokens: int = 2048, e: int = 128, k: int = 8, name: str = "affine4_g6
     """Bytes that switch_glu takes beyond its inputs, its result and the activations between gate/up and down: MLX's buffers by MLX's own
     count, and the engine's scratch by its counter."""
     configure(2)
-    weights, x, ids = layer(name, e), normal((tokens, K), mx.bfloat16, 7), routed(tokens, e, k, 8)
+    stored, x, ids = layer(name, e), normal((tokens, K), mx.bfloat16, 7), routed(tokens, e, k, 8)
     scores = normal((tokens, k), mx.bfloat16, 9)
     ext = _native.ext()
     ext.cpu_counters_reset()
@@ -185,7 +151,7 @@ def memory(tokens: int = 2048, e: int = 128, k: int = 8, name: str = "affine4_g6
     mx.reset_peak_memory()
     with OtherLoad() as load:
         start = wall_clock()
-        out = mt.switch_glu(x, *weights, ids, scores, **words(name), engine="cpu")
+        out = mt.switch_glu(x, *stored, ids, scores, **words(name), engine="cpu")
         mx.eval(out)
         seconds = wall_clock() - start
     peak, counted = mx.get_peak_memory() - before, ext.cpu_counters()

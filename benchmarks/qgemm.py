@@ -19,6 +19,8 @@ import mlx_tensorops as mt
 from mlx_tensorops import formats
 from mlx_tensorops.primitives import _native
 
+from .operands import dense, normal, weights, words
+
 FORMATS = tuple(f.name for f in formats.BUILT_IN)
 COMMON = ("affine4_g64", "affine8_g64", "mxfp4", "mxfp8", "nvfp4")
 HALVES = ("float16", "bfloat16")
@@ -28,41 +30,6 @@ GATE_UP, SQUARE = (768, 2048), (4096, 4096)  # N, K
 ROWS = {4: (0.50, 0.70), 8: (0.50, 0.70), 16: (0.55, 0.75), 64: (0.75, 0.90), 512: (0.75, 0.90)}
 
 STREAM = 96 << 20  # bytes of codes, three times a large L3: what one row of x reads comes from memory, as in a model
-
-
-def weights(name: str, n: int, k: int, transpose: bool = True, dtype: str = "bfloat16", batch: tuple[int, ...] = (), seed: int = 0):
-    """(w, scales, biases or None), evaluated. Every code is as likely as any other; the weights are of about unit size."""
-    form, chance = formats.by_name(name), np.random.default_rng(seed)
-    rows, columns = (n, k) if transpose else (k, n)
-    codes = chance.integers(0, 256, (*batch, rows, columns * form.bits // 8), np.uint8)
-    if form.codes == "e4m3":
-        codes[(codes & 0x7F) == 0x7F] = 0  # NaN
-    groups, biases = (*batch, rows, columns // form.group), None
-    if form.scale == "float":
-        scales = mx.array(chance.uniform(0.5, 1.5, groups).astype(np.float32) * 4 / 2**form.bits).astype(getattr(mx, dtype))
-        biases = -scales * (2 ** (form.bits - 1) - 0.5)
-    else:
-        scales = mx.array(chance.integers(0x28, 0x30, groups, np.uint8) if form.scale == "e4m3" else chance.integers(118, 122, groups, np.uint8))
-    arrays = mx.array(codes.view(np.uint32)), scales, biases
-    mx.eval(*(a for a in arrays if a is not None))
-    return arrays
-
-
-def words(name: str) -> dict[str, object]:
-    form = formats.by_name(name)
-    return {"mode": form.mode, "group_size": form.group, "bits": form.bits}
-
-
-def dense(name: str, stored, transpose: bool = True) -> np.ndarray:
-    """[K, N] in float64."""
-    values = formats.codec.weights_f32(*stored, formats.by_name(name)).astype(np.float64)
-    return values.T if transpose else values
-
-
-def normal(m: int, k: int, dtype: str, seed: int = 1) -> mx.array:
-    x = mx.array(np.random.default_rng(seed).standard_normal((m, k), np.float32)).astype(getattr(mx, dtype))
-    mx.eval(x)
-    return x
 
 
 def ours(x, stored, name: str, transpose: bool = True, dtype: str | None = None):
@@ -82,7 +49,7 @@ def against_blas(m: int, shape: tuple[int, int], names=FORMATS, dtype: str = "bf
     """NumPy's sgemm of the same shape and ours in each format, one thread, CPU time. Ratios above 1: ours is faster."""
     configure(1)
     n, k = shape
-    x = normal(m, k, dtype)
+    x = normal((m, k), getattr(mx, dtype))
     na, nb = as_f64(x).astype(np.float32), np.random.default_rng(2).standard_normal((n, k), np.float32).T
     calls = max(1, round(2e7 / (m * n * k)))
     arms = {"numpy": repeat(lambda: na @ nb, calls)}
@@ -110,7 +77,7 @@ def streaming(name: str, shape: tuple[int, int], transpose: bool = True, rounds:
     one = weights(name, n, k, transpose)
     stored = tuple(None if a is None else mx.contiguous(mx.broadcast_to(a[None], (stack, *a.shape))) for a in one)
     given = [a for a in stored if a is not None]
-    x = mx.broadcast_to(normal(1, k, "bfloat16"), (stack, 1, k))
+    x = mx.broadcast_to(normal((1, k), mx.bfloat16), (stack, 1, k))
     mx.eval(x, *given)
     product, read = ours(x, stored, name, transpose), _native.ext().cpu_read
     times = interleave({"ours": lambda: mx.eval(product()), "read": lambda: [read(a) for a in given]}, rounds=rounds, clock=cpu_clock, budget=4.0)
@@ -126,7 +93,7 @@ def streaming(name: str, shape: tuple[int, int], transpose: bool = True, rounds:
 def scaling(name: str, m: int, shape: tuple[int, int], rounds: int = 20) -> dict:
     """Two threads against one, wall clock."""
     n, k = shape
-    product = ours(normal(m, k, "bfloat16"), weights(name, n, k), name)
+    product = ours(normal((m, k), mx.bfloat16), weights(name, n, k), name)
 
     def with_threads(count: int):
         def arm():
@@ -151,7 +118,7 @@ def against_mlx(name: str, m: int, n: int, k: int, dtype: str, budget: float = 0
     """Ours and mx.quantized_matmul as an application calls them: graph and evaluation, default threads, wall clock. MLX sums in the type of
     x, so that the two results are not compared with each other."""
     k = max(k, formats.by_name(name).group)
-    stored, x = weights(name, n, k, dtype=dtype), normal(m, k, dtype)
+    stored, x = weights(name, n, k, dtype=dtype), normal((m, k), getattr(mx, dtype))
     product = ours(x, stored, name)
     result = against(lambda: mx.eval(product()), lambda: mx.eval(mx.quantized_matmul(x, *stored, **words(name))), rounds=200 if m * n * k < 1e6 else 10, budget=budget)
     return {"format": name, "shape": [m, n, k], "dtype": dtype, "mlx_us": result.pop("theirs_us"), **result}
@@ -161,7 +128,7 @@ def against_mlx(name: str, m: int, n: int, k: int, dtype: str, budget: float = 0
 
 
 def accuracy(name: str, m: int, n: int, k: int, dtype: str, transpose: bool, sigma: float = 1.0) -> dict:
-    stored, x = weights(name, n, k, transpose, dtype), normal(m, k, "float32")
+    stored, x = weights(name, n, k, transpose, dtype), normal((m, k), mx.float32)
     x = (x * sigma).astype(getattr(mx, dtype))
     want = as_f64(x) @ dense(name, stored, transpose)
     got = ours(x, stored, name, transpose)()

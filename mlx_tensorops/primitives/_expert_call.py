@@ -15,6 +15,7 @@ from ._weighted import FAMILY_OF
 from ._weighted_signature import names, problem_of
 from ._weights import Group
 
+
 class Call(NamedTuple):
     """What a caller asked.
 
