@@ -39,21 +39,19 @@ def covering_array(
     groups = [g for g in itertools.combinations(names, min(strength, len(names))) if not any(set(pair) <= set(g) for pair in apart)]
     groups += also
 
-    def combinations(row):
-        return [(group, tuple(row[name] for name in group)) for group in groups]
-
+    combinations = [[(group, tuple([row[name] for name in group])) for group in groups] for row in candidates]
     todo: dict[tuple, list[int]] = {}  # combination -> candidates that have it
-    for index, row in enumerate(candidates):
-        for combination in combinations(row):
+    for index, found in enumerate(combinations):
+        for combination in found:
             todo.setdefault(combination, []).append(index)
     chosen: list[int] = []
     while todo:
         open_one = next(iter(todo))  # always one that is still missing, so that every step makes progress
         having = todo[open_one]
         sample = having if len(having) <= SAMPLE else source.sample(having, SAMPLE)
-        best = max(sample, key=lambda i: sum(c in todo for c in combinations(candidates[i])))
+        best = max(sample, key=lambda i: sum([c in todo for c in combinations[i]]))
         chosen.append(best)
-        for combination in combinations(candidates[best]):
+        for combination in combinations[best]:
             todo.pop(combination, None)
     _top_up(candidates, chosen, names, at_least, source)
     return [candidates[i] for i in chosen]
@@ -88,10 +86,12 @@ def _candidates(axes, legal, source: random.Random, limit: int) -> list[dict]:
 
 def _top_up(candidates, chosen: list[int], names, at_least: int, source: random.Random) -> None:
     seen = Counter((name, candidates[i][name]) for i in chosen for name in names)
+    taken = set(chosen)
     for name in names:
         for value in dict.fromkeys(row[name] for row in candidates):
-            having = [i for i, row in enumerate(candidates) if row[name] == value and i not in set(chosen)]
+            having = [i for i, row in enumerate(candidates) if row[name] == value and i not in taken]
             source.shuffle(having)
             for index in having[: max(0, at_least - seen[name, value])]:
                 chosen.append(index)
+                taken.add(index)
                 seen.update((n, candidates[index][n]) for n in names)

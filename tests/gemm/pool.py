@@ -23,6 +23,7 @@ EDGES = ("aligned", "ragged_m", "ragged")
 VIEWS = {"coordinate": {"n": "rows", "t": "columns"}, "nax": {"n": "vector_rows", "t": "vector_columns"}}  # by fill style
 
 
+@lru_cache(maxsize=None)
 def entries() -> dict[str, table.Entry]:
     """Every policy entry, reached or not, by a readable name."""
     found = {}

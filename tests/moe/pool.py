@@ -31,6 +31,7 @@ HISTOGRAMS = (("uniform", 5, 92), ("skewed", 7, 150), ("one", 3, 70), ("holes", 
               ("sorted", 1, 130), ("uniform", 2, 2))
 
 
+@lru_cache(maxsize=None)
 def kernels(family: str) -> dict[str, tuple]:
     """The policy's entries by dataflow and block; which options and operations of a block fit depends on the types. Those that no policy takes
     run in tests/moe/test_butter.py."""
