@@ -21,6 +21,7 @@ class Switch:
 SWITCHES = (
     Switch("MLX_TENSOROPS_ENGINE", "auto", "engine taken by engine='auto': auto | mpp | simdgroup | cpu | mlx; read when a call is first resolved"),
     Switch("MLX_TENSOROPS_DEVICE", "", "force a device profile by name (see mlx_tensorops.device.PROFILES), for tests and for reading plans of another machine"),
+    Switch("MLX_TENSOROPS_FLUSHES_HALF", "0", "1: matmul2d reads half subnormals as zero on this GPU, so that float16 activations are scaled by rows; read when a call is first resolved"),
     Switch("MLX_TENSOROPS_DUMP", "", "folder that receives every rendered .metal file with its manifest"),
     Switch("MLX_TENSOROPS_CACHE", "", "folder of on-disk caches; empty: $XDG_CACHE_HOME/mlx_tensorops, else ~/.cache/mlx_tensorops"),
     Switch("MLX_TENSOROPS_THREADS", "0", "threads of the cpu engine; 0: one per core this process may use"),
@@ -39,6 +40,14 @@ def get(name: str) -> str:
     if switch is None:
         fail("config", f"{name} is not a switch", nearest=", ".join(_BY_NAME), instead="add a row to mlx_tensorops.config.SWITCHES")
     return os.environ.get(name, switch.default)
+
+
+def flag(name: str) -> bool:
+    """Whether a switch of 0 and 1 is on."""
+    value = get(name)
+    if value not in ("0", "1"):
+        fail("config", f"{name} is {value!r}", nearest="0, 1")
+    return value == "1"
 
 
 def cache_home() -> str:

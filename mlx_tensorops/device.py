@@ -37,6 +37,8 @@ class DeviceProfile:
         bandwidth: main-memory bytes per second as the maker publishes it, or None.
         half_flops: peak f16 matmul FLOP/s, or None where nobody published one.
         source: where the two peaks come from.
+        flushes_half: whether matmul2d reads half subnormals as zero. Nobody has published it for any Apple GPU: unmeasured, so False unless
+            the user says so, by a profile of ``force`` or the switch MLX_TENSOROPS_FLUSHES_HALF.
     """
 
     name: str
@@ -47,6 +49,7 @@ class DeviceProfile:
     bandwidth: float | None = None
     half_flops: float | None = None
     source: str = ""
+    flushes_half: bool = False
 
     def __post_init__(self):
         if self.backend not in ("cpu", "metal", "cuda"):
@@ -143,7 +146,8 @@ def forced() -> DeviceProfile | None:
 def of_stream(stream=None) -> DeviceProfile:
     """Profile of the device a stream (or Device, or None for the default) runs on."""
     gpu = is_gpu(stream)
-    return forced() or _detect(gpu)
+    found = forced() or _detect(gpu)
+    return replace(found, flushes_half=True) if config.flag("MLX_TENSOROPS_FLUSHES_HALF") else found
 
 
 @lru_cache(maxsize=1)

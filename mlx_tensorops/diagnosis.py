@@ -81,6 +81,7 @@ def _device() -> tuple[bool, str]:
     if profile.backend == "metal":
         details += f", macOS {profile.os_version[0]}.{profile.os_version[1]}, Metal {profile.dialect}"
         details += ", neural accelerators" if profile.neural_accelerators else ", no neural accelerators"
+        details += ", half subnormals read as zero" if profile.flushes_half else ""
     return True, f"{profile.name} ({details}){' [forced]' if device.forced() else ''}"
 
 

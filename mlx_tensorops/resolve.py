@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Mapping
 
 from . import config, policy, registry, select
+from .device import DeviceProfile
 from .errors import EngineError, fail
 from .select import Context, Verdict
 from .variant import VariantSet
@@ -26,6 +27,7 @@ class Decision:
         verdicts: legality of every engine, with reasons.
         variants: the rows of our kernel, or None for engines without one.
         source: (dataflow, tile) -> where it comes from.
+        context: the machine.
     """
 
     spec: Any
@@ -34,6 +36,7 @@ class Decision:
     verdicts: Mapping[str, Verdict]
     variants: VariantSet | None
     source: Mapping[tuple, str]
+    context: Context
 
 
 def resolve(family_name: str, spec: Any, engine: str, context: Context) -> Decision:
@@ -52,10 +55,10 @@ def _resolved(family_name: str, spec: Any, engine: str, context: Context, forced
     verdicts = {e: select.check(family, spec, e, context) for e in select.ENGINES}
     chosen, why = _choose(family, spec, engine, context, verdicts, forced)
     if not any(e == chosen for e, _ in family.templates):
-        return Decision(spec, chosen, why, verdicts, None, {})
-    entries = tile_entries(family, spec, chosen)
+        return Decision(spec, chosen, why, verdicts, None, {}, context)
+    entries = tile_entries(family, spec, chosen, context.device)
     rows = family.rows(spec, chosen, entries)
-    return Decision(spec, chosen, why, verdicts, VariantSet(spec, chosen, rows), _source(rows, entries))
+    return Decision(spec, chosen, why, verdicts, VariantSet(spec, chosen, rows), _source(rows, entries), context)
 
 
 def _source(rows, entries) -> dict[tuple, str]:
@@ -63,9 +66,9 @@ def _source(rows, entries) -> dict[tuple, str]:
     return {(v.dataflow, v.tile): next(e.why for e in entries if (e.dataflow, e.tile) == (v.dataflow, v.tile) and set(e.options) <= set(v.options)) for v in rows}
 
 
-def tile_entries(family, spec, engine: str):
-    """The policy entries of a family for a spec on one of our engines."""
-    return importlib.import_module(f"{__package__}.policies.{family.name}").choose(spec, engine)
+def tile_entries(family, spec, engine: str, device: DeviceProfile | None = None):
+    """The policy entries of a family for a spec on one of our engines; without a device, for one of which nothing special is known."""
+    return importlib.import_module(f"{__package__}.policies.{family.name}").choose(spec, engine, device)
 
 
 def _choose(family, spec, engine: str, context: Context, verdicts, forced: str) -> tuple[str, str]:

@@ -19,7 +19,8 @@ def pytest_configure(config):
         handle, path = tempfile.mkstemp(prefix="mlx_tensorops_builds_")
         os.close(handle)
         os.environ["MLX_TENSOROPS_BUILD_LOG"] = path
-    os.environ.pop("MLX_TENSOROPS_ENGINE", None)
+    for switch in ("MLX_TENSOROPS_ENGINE", "MLX_TENSOROPS_FLUSHES_HALF"):
+        os.environ.pop(switch, None)
 
 
 def builds() -> Counter:

@@ -2,7 +2,8 @@
 
 ``python -m tools.kernel_table`` prints the table to docs/kernels.md; tests/moe/test_butter.py runs every row. Butter's bf16 kernels but for
 nax2 and steel multiply half operands under fixed powers of two; here bf16 operands are multiplied as they are. The half forms exist as option
-``operands`` of dataflow staged ("half_fold": Butter's factors; "half_scaled": each row's own), and no policy takes them.
+``operands`` of dataflow staged: "half_fold", Butter's factors, which no policy takes, and "half_scaled", each row's own, which policy takes for
+float16 where the hardware flushes half subnormals.
 """
 
 from __future__ import annotations

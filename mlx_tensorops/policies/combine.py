@@ -14,6 +14,6 @@ VECTORS = Entry("simdgroup", "ordered", Block(64), _WHY + "; four neighbours per
 TILES = (VECTORS, Entry("simdgroup", "ordered", Block(64), _WHY))
 
 
-def choose(spec, engine: str) -> tuple[Entry, ...]:
+def choose(spec, engine: str, device=None) -> tuple[Entry, ...]:
     """The entries in the order in which their rows are tried; the last takes any strides."""
     return tuple(e for e in TILES if e.engine == engine)

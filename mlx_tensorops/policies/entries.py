@@ -22,6 +22,7 @@ class Entry:
     options: tuple[tuple[str, Any], ...] = ()
     alignments: tuple[str, ...] = ALIGNMENTS
     layouts: tuple[str, ...] = LAYOUTS
+    x: str = ""  # the type of x that it is for; "": for all
 
     def __post_init__(self):
         tile = self.tile

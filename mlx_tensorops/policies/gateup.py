@@ -6,6 +6,7 @@ from ..variant import Tile
 from . import gather
 from .entries import Entry
 from .gather import TALL
+from .weighted import all_scaled, on_device
 from .weighted_simdgroup import for_two, serves
 
 # Two f32 accumulators beside f32 operands would not fit a lane: smaller operations, or half the columns.
@@ -25,9 +26,9 @@ UNREACHED: tuple[Entry, ...] = gather.UNREACHED
 
 def tables() -> tuple[Entry, ...]:
     """Every entry of this module."""
-    return (*TILES, *UNREACHED)
+    return (*TILES, *UNREACHED, *all_scaled(TILES))
 
 
-def choose(spec, engine: str) -> tuple[Entry, ...]:
+def choose(spec, engine: str, device=None) -> tuple[Entry, ...]:
     """As ``gather.choose``."""
-    return gather.reached(tuple(e for e in TILES if serves(e, engine)), spec)
+    return on_device(gather.reached(tuple(e for e in TILES if serves(e, engine)), spec), spec, device)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..variant import Tile
 from .entries import Entry
 from .qgemm import HALF, NARROW, SHARED
+from .weighted import all_scaled, on_device
 from .weighted_simdgroup import STEEL_ENTRIES, STEEL_TALL, STEEL_UNREACHED, serves, vector
 
 TALL = Tile(64, 64, 2, 2, 16, 32, 16)
@@ -52,12 +53,12 @@ UNREACHED: tuple[Entry, ...] = (
 
 def tables() -> tuple[Entry, ...]:
     """Every entry of this module."""
-    return (*TILES, *UNREACHED)
+    return (*TILES, *UNREACHED, *all_scaled(TILES))
 
 
-def choose(spec, engine: str) -> tuple[Entry, ...]:
-    """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
-    return reached(tuple(e for e in TILES if serves(e, engine)), spec)
+def choose(spec, engine: str, device=None) -> tuple[Entry, ...]:
+    """The entries of a set for a spec on an engine and a device, in the order in which their rows are tried; the last serves every size."""
+    return on_device(reached(tuple(e for e in TILES if serves(e, engine)), spec), spec, device)
 
 
 def reached(entries: tuple[Entry, ...], spec) -> tuple[Entry, ...]:

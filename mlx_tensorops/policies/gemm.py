@@ -171,6 +171,6 @@ def policies() -> dict[tuple[str, Tile], str]:
     return {(e.dataflow, e.tile): e.policy for e in tables()}
 
 
-def choose(spec, engine: str) -> tuple[Entry, ...]:
+def choose(spec, engine: str, device=None) -> tuple[Entry, ...]:
     """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
     return tuple(e for e in TILES if e.engine == engine)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..rules import ceildiv, maximum, minimum, rule
 from ..variant import Tile
 from .entries import Entry
+from .weighted import all_scaled, on_device
 from .weighted_simdgroup import STEEL_ENTRIES, STEEL_UNREACHED, serves, vector
 
 SHARED = Tile(64, 64, 2, 2, 32, 32, 32)
@@ -54,9 +55,9 @@ def k_slice(M, N, K):
 
 def tables() -> tuple[Entry, ...]:
     """Every entry of this module."""
-    return (*TILES, *UNREACHED, SPLIT)
+    return (*TILES, *UNREACHED, SPLIT, *all_scaled((*TILES, SPLIT)))
 
 
-def choose(spec, engine: str) -> tuple[Entry, ...]:
-    """The entries of a set for a spec on an engine, in the order in which their rows are tried; the last serves every size."""
-    return tuple(e for e in TILES if serves(e, engine))
+def choose(spec, engine: str, device=None) -> tuple[Entry, ...]:
+    """The entries of a set for a spec on an engine and a device, in the order in which their rows are tried; the last serves every size."""
+    return on_device(tuple(e for e in TILES if serves(e, engine)), spec, device)

@@ -46,6 +46,6 @@ def in_one_launch(rows: int, num_experts: int) -> bool:
     return rows <= WHOLE_ROWS and num_experts <= WHOLE_EXPERTS
 
 
-def choose(spec, engine: str) -> tuple[Entry, ...]:
+def choose(spec, engine: str, device=None) -> tuple[Entry, ...]:
     """The entry of a call with few rows; larger ones take the three of STAGES."""
     return (WHOLE,)

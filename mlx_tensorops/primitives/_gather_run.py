@@ -12,7 +12,7 @@ from ..errors import ShapeError, fail
 from ..policies import weighted
 from ..spec import WeightedSpec
 from ..variant import VariantSet
-from . import _compose, _enqueue, _experts, _replay
+from . import _compose, _experts, _replay
 from ._arguments import FLOATS, dtype_name
 from ._axes import merged
 from ._experts import Rows
@@ -167,7 +167,7 @@ def resolved(decision, form: tuple):
         return decision
     if decision.variants is None:
         return replace(decision, spec=spec)
-    return replace(resolve.resolve(FAMILY_OF[spec.op], spec, decision.engine, _enqueue.context()), why=decision.why)
+    return replace(resolve.resolve(FAMILY_OF[spec.op], spec, decision.engine, decision.context), why=decision.why)
 
 
 def alone(variants: VariantSet | None, rows: int, experts: int) -> bool:

@@ -156,7 +156,7 @@ def _reached(table, specs) -> tuple[Variant, ...]:
     found: dict[str, Variant] = {}
     for entry in table.tables():
         for spec in specs:
-            if not refusals(spec, entry.engine, entry.dataflow, entry.tile, dict(entry.options)):
+            if entry.x in ("", spec.x) and not refusals(spec, entry.engine, entry.dataflow, entry.tile, dict(entry.options)):
                 found |= {v.key: v for v in rows(spec, entry.engine, (entry,))}
     return tuple(found.values())
 

@@ -70,6 +70,7 @@ REFUSED = (
     ("weights of format affine4_g64 may lie outside", dict(format="affine4_g64"), dict(operands="half_scaled")),
     ("half holds 11 bits", dict(x="float32"), dict(operands="half_scaled")),
     ("the fixed factors are those of bf16", dict(x="float16"), dict(operands="half_fold")),
+    ("the last rows of experts leave the matrix unit as they are", dict(rows="runs", op="gather_qmm"), dict(operands="half_fold", tail=4)),
 )
 
 
@@ -185,12 +186,13 @@ def test_every_weight_is_decoded_once_per_block_of_rows():
     assert right(set_of(x="device", store="direct"), problem)["counters"]["device_load"][0] == 4 * x, "by both simdgroups that share its rows"
 
 
+@pytest.mark.parametrize("options", [{}, dict(operands="half_scaled", tail=4)], ids=str)
 @pytest.mark.parametrize("rows", ["runs", "plan"])
-def test_two_destinations_share_one_load_of_x(rows):
+def test_two_destinations_share_one_load_of_x(rows, options):
     """All rows belong to one expert, and fill their blocks: the general row does what its rules say."""
     spec = spec_of(rows=rows, block_m=64 if rows == "plan" else 0, destinations=2, op="gather_gateup")
     problem, ids, source = experts.problem(spec, np.full(128, 3, np.int32), 64, 64, 7, top_k=1)
-    variants = set_of(spec)
+    variants = set_of(spec, **options)
     results, dispatch = flows.run(variants, problem.inputs, checked=True)
     assert dispatch["row"] == "nt/ragged_m" and experts.over_bound(problem, ids, source, results) <= 1
     shapes = [x.shape for x in problem.inputs]

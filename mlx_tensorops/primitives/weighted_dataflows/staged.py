@@ -21,10 +21,11 @@ from . import EVERY_ROW, Dataflow, decoded_type
 BLOCK_K = (32, 64, 16)
 SKEW = (4, 0, 8)  # elements; 4 and 8 are the pitches (36, 40) of shipped kernels with 32-element rows
 
-# What the matrix unit multiplies. "native": x as it is, weights as decoded_type says. "half_scaled": both as half, each row of x times a
-# power of two of its own, for hardware whose bf16 operands fail their probe or whose half subnormals are flushed. "half_fold": both as half,
-# times 2^-14 whatever they hold, as the source of this dataflow does for bf16: activations of 0.01 become subnormal and lose most of
-# their bits, so that it stands here to be compared with and no policy takes it.
+# What the matrix unit multiplies. "native": x as it is, weights as decoded_type says. "half_scaled": x as half, each row times a power
+# of two of its own; half activations meet the weights of "native", others meet half weights. Policy takes it for half activations where the
+# hardware flushes half subnormals; for others it is there in case bf16 operands fail their probe. "half_fold": both as half, times 2^-14
+# whatever they hold, as the source of this dataflow does for bf16: activations of 0.01 become subnormal and lose most of their bits, so
+# that it stands here to be compared with and no policy takes it.
 OPERANDS = ("native", "half_scaled", "half_fold")
 
 
@@ -37,9 +38,10 @@ def _step(v: Variant) -> int:
 
 
 def _operand_types(operands: str, format_name: str, x: str, stored: str) -> tuple[ElementType, ElementType]:
-    if operands != "native":
-        return FLOAT16, FLOAT16
-    return element_type(x), decoded_type(format_name, x, stored)
+    decoded = decoded_type(format_name, x, stored)
+    if operands == "native":
+        return element_type(x), decoded
+    return FLOAT16, decoded if x == FLOAT16.name else FLOAT16
 
 
 def _types(v: Variant) -> tuple[ElementType, ElementType]:
@@ -105,7 +107,7 @@ def _legal(spec, options) -> list[str]:
         found.append("blocks of experts' rows are walked in the plan's order")
     if chosen["swizzle"] and chosen["panel"]:
         found.append("one order of blocks at a time")
-    if chosen["tail"] and (whole or chosen["operands"] != "native" or tile.threads % tile.n):
+    if chosen["tail"] and (whole or chosen["operands"] == "half_fold" or tile.threads % tile.n):
         found.append("the last rows of experts leave the matrix unit as they are, each column to one thread of several")
     return found + _half_refused(spec, chosen["operands"])
 
@@ -113,11 +115,11 @@ def _legal(spec, options) -> list[str]:
 def _half_refused(spec, operands: str) -> list[str]:
     """Why operands cannot be staged as half."""
     found = []
-    fmt = by_name(spec.weights.format) if spec.weights.format else None
-    if operands == "native":
+    if operands == "native" or operands == "half_scaled" and spec.x == FLOAT16.name:
         return found
-    # E2M1 times E4M3 is 0 or from 2^-10 to 2688: normal, exact. Affine weights meet half activations as half anyway.
-    if fmt is None or (fmt.codes, fmt.scale) != ("e2m1", "e4m3") and (fmt.scale != "float" or spec.x != FLOAT16.name):
+    fmt = by_name(spec.weights.format) if spec.weights.format else None
+    # E2M1 times E4M3 is 0 or from 2^-10 to 2688: normal, exact.
+    if fmt is None or (fmt.codes, fmt.scale) != ("e2m1", "e4m3"):
         found.append(f"weights {f'of format {fmt.name}' if fmt else 'that are dense'} may lie outside half's range")
     if spec.x == FLOAT32.name and spec.precision == "exact":
         found.append("half holds 11 bits of an f32 activation; precision='tf32' allows that")
