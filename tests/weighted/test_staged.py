@@ -8,6 +8,7 @@ import pytest
 
 from mlx_tensorops import signature
 from mlx_tensorops.errors import RuleError
+from mlx_tensorops.policies import gather as experts_table
 from mlx_tensorops.policies import qgemm as table
 from mlx_tensorops.primitives import _weighted
 from mlx_tensorops.primitives.weighted_dataflows import staged
@@ -186,13 +187,13 @@ def test_every_weight_is_decoded_once_per_block_of_rows():
     assert right(set_of(x="device", store="direct"), problem)["counters"]["device_load"][0] == 4 * x, "by both simdgroups that share its rows"
 
 
-@pytest.mark.parametrize("options", [{}, dict(operands="half_scaled", tail=4)], ids=str)
+@pytest.mark.parametrize("tile, options", [(TILE, {}), (experts_table.TALL, dict(operands="half_scaled", tail=4))], ids=["", "scaled"])
 @pytest.mark.parametrize("rows", ["runs", "plan"])
-def test_two_destinations_share_one_load_of_x(rows, options):
+def test_two_destinations_share_one_load_of_x(rows, tile, options):
     """All rows belong to one expert, and fill their blocks: the general row does what its rules say."""
     spec = spec_of(rows=rows, block_m=64 if rows == "plan" else 0, destinations=2, op="gather_gateup")
     problem, ids, source = experts.problem(spec, np.full(128, 3, np.int32), 64, 64, 7, top_k=1)
-    variants = set_of(spec, **options)
+    variants = set_of(spec, tile, **options)
     results, dispatch = flows.run(variants, problem.inputs, checked=True)
     assert dispatch["row"] == "nt/ragged_m" and experts.over_bound(problem, ids, source, results) <= 1
     shapes = [x.shape for x in problem.inputs]

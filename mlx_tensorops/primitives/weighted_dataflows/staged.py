@@ -21,11 +21,12 @@ from . import EVERY_ROW, Dataflow, decoded_type
 BLOCK_K = (32, 64, 16)
 SKEW = (4, 0, 8)  # elements; 4 and 8 are the pitches (36, 40) of shipped kernels with 32-element rows
 
-# What the matrix unit multiplies. "native": x as it is, weights as decoded_type says. "half_scaled": x as half, each row times a power
-# of two of its own; half activations meet the weights of "native", others meet half weights. Policy takes it for half activations where the
-# hardware flushes half subnormals; for others it is there in case bf16 operands fail their probe. "half_fold": both as half, times 2^-14
-# whatever they hold, as the source of this dataflow does for bf16: activations of 0.01 become subnormal and lose most of their bits, so
-# that it stands here to be compared with and no policy takes it.
+# What the matrix unit multiplies. "native": x as it is, weights as decoded_type says. "half_scaled": x as half, each row times a power of
+# two of its own; half activations meet the weights of "native", others meet half weights. Policy takes it for half activations where the
+# hardware flushes half subnormals; for others it is there in case bf16 operands fail their probe. No weight is scaled: those that are half
+# themselves (affine beside half activations, dense) lose there what is subnormal. "half_fold": both as half, times 2^-14 whatever they hold,
+# as the source of this dataflow does for bf16: activations of 0.01 become subnormal and lose most of their bits, so that it stands here to
+# be compared with and no policy takes it.
 OPERANDS = ("native", "half_scaled", "half_fold")
 
 
