@@ -51,12 +51,14 @@ def flag(name: str) -> bool:
 
 
 def cache_home() -> str:
-    """Folder under which this package keeps its on-disk caches."""
+    """Folder under which this package keeps its on-disk caches; absolute, since a process may change its folder."""
     chosen = get("MLX_TENSOROPS_CACHE")
-    if chosen:
-        return chosen
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "mlx_tensorops")
+    if not chosen:
+        chosen = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "mlx_tensorops")
+    path = os.path.expanduser(chosen)
+    if path.startswith("~"):
+        fail("config", f"{path} cannot be found: this user has no home folder", instead="set MLX_TENSOROPS_CACHE to a folder that can be written")
+    return os.path.abspath(path)
 
 
 def table() -> list[tuple[str, str, str]]:

@@ -109,8 +109,8 @@ def build(
     tools = toolchain.find()
     runtime = cache.runtime_path()
     key = cache.key_of(text, flags, tools.name, toolchain.content_hash(toolchain.INCLUDE), runtime.name)
-    path = cache.folder() / f"k-{key}.so"
-    if not path.exists():
+    path = cache.place(f"k-{key}.so")
+    if not cache.present(path):
         flags = precompiled.apply(source, flags)  # before the lock of obtain(): it takes one of its own
         path = cache.obtain(path.name, lambda work, target: _compile(work, target, text, flags, chosen.name, family, key))
     return Built(path, chosen, kernel or chosen.name)

@@ -137,18 +137,27 @@ def kernel_flags(*, checked: bool, sdk: str, dialect: str) -> tuple[str, ...]:
 
 
 def run(command: list[str] | tuple[str, ...], *, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+    """A compiler's run. That it did not start or was stopped is an error; that it refused its input is the caller's to tell."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, text=True, errors="replace", timeout=timeout)
     except subprocess.TimeoutExpired:
         raise ToolchainError(lesson("hostmetal", f"the compiler did not end within {timeout:.0f} s")) from None
+    except OSError as why:
+        raise ToolchainError(lesson("hostmetal", f"the compiler does not start: {why}", instead=_INSTALL)) from why
+    if done.returncode < 0:
+        raise ToolchainError(lesson("hostmetal", f"the compiler was stopped by signal {-done.returncode}", instead="see whether memory ran out, then call again"))
+    return done
 
 
 def log_build(family: str, key: str) -> None:
     """One line per real compiler run, where the switch asks for it: tests hold families to a quota."""
     path = config.get("MLX_TENSOROPS_BUILD_LOG")
     if path:
-        with open(path, "a") as log:
-            log.write(f"{family}\t{key}\n")
+        try:
+            with open(path, "a") as log:
+                log.write(f"{family}\t{key}\n")
+        except OSError as why:
+            raise ToolchainError(lesson("hostmetal", f"MLX_TENSOROPS_BUILD_LOG={path} cannot be written: {why.strerror}", nearest="a file in a folder that exists")) from why
 
 
 @functools.lru_cache(maxsize=None)
