@@ -49,6 +49,9 @@ class Callback {
       if (error.matches(PyExc_ValueError)) {
         throw std::invalid_argument(context + text);
       }
+      if (error.matches(PyExc_KeyboardInterrupt)) {
+        PyErr_SetInterrupt();  // whoever pressed Ctrl-C wants more than a RuntimeError: it is raised again after that
+      }
       throw std::runtime_error(context + type + ": " + text);
     }
   }

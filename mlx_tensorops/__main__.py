@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import sys
 from contextlib import nullcontext
 
-from .errors import TensorOpsError, fail
+from .errors import DTypeError, ShapeError, TensorOpsError, fail
+
+LARGEST = 2**31 - 1
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,7 +23,10 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         return options.run(options)
-    except TensorOpsError as error:
+    except BrokenPipeError:  # whoever read has read enough; the interpreter must not write the rest when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (TensorOpsError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -38,8 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="which engine would answer a call, and why not the others")
     explain.add_argument("op", help="public operation, e.g. matmul")
     explain.add_argument("arrays", nargs="+", help="operands as SHAPE:DTYPE, e.g. 64x2048:float16 2048x768:float16")
-    explain.add_argument("--engine", default="auto")
-    explain.add_argument("--precision", default="exact")
+    explain.add_argument("--engine", help="default: auto")
+    explain.add_argument("--precision", help="default: exact")
     explain.add_argument("--device", help="read the plan of another machine, e.g. m5")
     explain.add_argument("--source", action="store_true", help="print the Metal source instead")
     explain.set_defaults(run=_explain)
@@ -69,9 +76,13 @@ def _explain(options) -> int:
     from .explanation import dump_source, explain
 
     arrays = [_array(text) for text in options.arrays]
+    words = {name: value for name in ("engine", "precision") if (value := getattr(options, name)) is not None}  # not every operation has both
     with device.force(options.device) if options.device else nullcontext():
         show = dump_source if options.source else explain
-        print(show(options.op, *arrays, engine=options.engine, precision=options.precision))
+        try:
+            print(show(options.op, *arrays, **words))
+        except TypeError as wrong:  # too few operands, or an option that the operation lacks
+            fail("explain", str(wrong), cls=DTypeError)
     return 0
 
 
@@ -80,8 +91,10 @@ def _array(text: str):
 
     shape, _, dtype = text.partition(":")
     kind = getattr(mx, dtype or "float32", None)
-    if not isinstance(kind, mx.Dtype) or not all(part.isdigit() for part in shape.split("x")):
+    if not isinstance(kind, mx.Dtype) or not re.fullmatch(r"[0-9]+(x[0-9]+)*", shape):
         fail("explain", f"operand {text!r} is not SHAPE:DTYPE", nearest="64x2048:float16")
+    if any(len(part) > 10 or int(part) > LARGEST for part in shape.split("x")):
+        fail("explain", f"operand {text!r} has an axis longer than MLX's arrays can have", nearest=LARGEST, cls=ShapeError)
     return mx.zeros([int(part) for part in shape.split("x")], kind)  # lazy: nothing is allocated
 
 

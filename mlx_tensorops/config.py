@@ -35,11 +35,11 @@ _BY_NAME = {switch.name: switch for switch in SWITCHES}
 
 
 def get(name: str) -> str:
-    """Value of a switch now: the environment's, else its default. Unknown names are an error."""
+    """Value of a switch now: the environment's, else (also where that is empty) its default. Unknown names are an error."""
     switch = _BY_NAME.get(name)
     if switch is None:
         fail("config", f"{name} is not a switch", nearest=", ".join(_BY_NAME), instead="add a row to mlx_tensorops.config.SWITCHES")
-    return os.environ.get(name, switch.default)
+    return os.environ.get(name) or switch.default
 
 
 def flag(name: str) -> bool:

@@ -119,7 +119,7 @@ forced_here = _forced.get  # cheap enough for the warm path of every call
 
 def profile(name: str) -> DeviceProfile:
     """The profile of that name, or an error that lists the known ones."""
-    found = PROFILES.get(name)
+    found = PROFILES.get(name) if isinstance(name, str) else None
     if found is None:
         fail("device", f"no profile is called {name!r}", nearest=", ".join(PROFILES), cls=TensorOpsError)
     return found
@@ -128,7 +128,9 @@ def profile(name: str) -> DeviceProfile:
 @contextlib.contextmanager
 def force(which: str | DeviceProfile):
     """Within the block every stream counts as this device (a name of PROFILES, or a profile)."""
-    token = _forced.set(profile(which) if isinstance(which, str) else which)
+    if not isinstance(which, DeviceProfile):
+        which = profile(which)
+    token = _forced.set(which)
     try:
         yield _forced.get()
     finally:

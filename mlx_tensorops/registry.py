@@ -85,7 +85,7 @@ def load(where: str) -> Any:
 def by_op(op: str) -> Family:
     """The family that answers a public operation, or an error that lists the known ones."""
     for candidate in families().values():
-        if op in candidate.describe:
+        if isinstance(op, str) and op in candidate.describe:
             return candidate
     fail("registry", f"no operation is called {op!r}", nearest=", ".join(name for f in families().values() for name in f.describe))
 

@@ -21,6 +21,12 @@ static inline V sigmoid(V x) {
   return div(broadcast(1.0f), add(broadcast(1.0f), exp(sub(zero(), x))));
 }
 
+// x sigmoid(u) where sigmoid ends near 1e-38, not at 0: the product with -inf must not be -inf, and what is left far
+// out, 1e-36, must not come back when a gated unit multiplies it by 1e38. NaN stays NaN.
+static inline V bounded(V x) { return max(broadcast(-200.0f), x); }
+static inline V fade(V u) { return max(zero(), min(broadcast(1.0f), add(u, broadcast(89.0f)))); }  // 1 down to -88, 0 from -89
+static inline V times_sigmoid(V x, V u) { return mul(mul(bounded(x), sigmoid(u)), fade(u)); }
+
 // Complementary error function of z >= 0 as t exp(p(t) - z^2), t = 1 / (1 + z/2). p is a minimax fit
 // of degree 9 on z <= 13 (error 6e-8, 3e-7 in f32); being relative, it keeps gelu's left tail accurate.
 static inline V erfc_positive(V z) {
@@ -29,25 +35,23 @@ static inline V erfc_positive(V z) {
                            -0.0950703515f, 0.06717664f,   0.379883431f, 0.999409813f,  -1.2654856f};
   V p = broadcast(fit[0]);
   for (int i = 1; i < 10; i++) p = fma(p, t, broadcast(fit[i]));
-  return mul(t, exp(fma(sub(zero(), z), z, p)));
+  V e = fma(sub(zero(), z), z, p);
+  return mul(mul(t, exp(e)), fade(e));
 }
-
-// sigmoid() ends near 1e-38, not at 0: its product with -inf must not be -inf. NaN stays NaN.
-static inline V bounded(V x) { return max(broadcast(-200.0f), x); }
 
 static inline V activate(Activation activation, V x) {
   switch (activation) {
     case Activation::none: return x;
     case Activation::relu: return max(zero(), x);
-    case Activation::silu: return mul(bounded(x), sigmoid(x));
+    case Activation::silu: return times_sigmoid(x, x);
     case Activation::gelu_tanh: {
       // 0.5 (1 + tanh u) = sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3)
       V u = mul(x, fma(mul(x, x), broadcast(0.0713548163f), broadcast(1.59576912f)));
-      return mul(bounded(x), sigmoid(u));
+      return times_sigmoid(x, u);
     }
     case Activation::gelu_erf: {
       V tail = mul(broadcast(0.5f), erfc_positive(mul(abs(x), broadcast(0.707106781f))));
-      return mul(x, select_negative(x, tail, sub(broadcast(1.0f), tail)));
+      return mul(bounded(x), select_negative(x, tail, sub(broadcast(1.0f), tail)));
     }
   }
   return x;

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -99,9 +100,13 @@ class Pool {
   }
 
  private:
-  // Workers are never joined: they sleep until the process ends, and a forked child forgets them.
+  // Workers are never joined: they sleep until the process ends, and a forked child forgets them. Where the
+  // system gives no more threads those that there are do the work, at worst the caller alone.
   void grow(int wanted) {
-    for (; workers_ < wanted; workers_++) std::thread([this] { serve(); }).detach();
+    try {
+      for (; workers_ < wanted; workers_++) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+    }
   }
 
   Job* join_job() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from numbers import Integral
 
 from ..errors import DTypeError, TensorOpsError, fail
 from .entry import Format
@@ -53,7 +54,7 @@ def check_words(op: str, mode, group_size, bits) -> None:
     if not isinstance(mode, str):
         fail(op, f"mode {mode!r} is a {type(mode).__name__}", nearest='the name of a mode, e.g. "affine"', cls=DTypeError)
     for name, value in (("group_size", group_size), ("bits", bits)):
-        if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
             fail(op, f"{name} {value!r} is a {type(value).__name__}", nearest="a whole number, or None for the mode's default", cls=DTypeError)
 
 

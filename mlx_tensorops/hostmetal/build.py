@@ -78,6 +78,8 @@ def build(
     name: str = "kernel.metal",
 ) -> Built:
     """Compiles, unless the cache has it. Raises CompileError with Metal's kind of complaint."""
+    if not isinstance(source, str):
+        fail("hostmetal", f"the source is a {type(source).__name__}", nearest="MSL text", instead="Path(...).read_text()")
     if sdk not in toolchain.SDKS:
         fail("hostmetal", f"sdk={sdk!r} is unknown", nearest=", ".join(toolchain.SDKS))
     if dialect not in toolchain.DIALECTS:

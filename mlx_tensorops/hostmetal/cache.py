@@ -180,14 +180,18 @@ def runtime_path() -> Path:
     return obtain(_runtime_name(toolchain.find()), _build_runtime)
 
 
-@functools.lru_cache(maxsize=None)
+_loaded: dict[str, ctypes.CDLL] = {}  # by name, wherever the cache is: with two runtimes kernels would call the one that runs nothing
+
+
 def load(path: Path) -> ctypes.CDLL:
     """A library of this cache, loaded once. Kernels find libm and the runtime among what is loaded."""
+    if path.name in _loaded:
+        return _loaded[path.name]
     if not path.name.startswith("libhm-"):
         load(runtime_path())
         with contextlib.suppress(OSError):
             ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
     try:
-        return ctypes.CDLL(str(path), mode=os.RTLD_NOW)
+        return _loaded.setdefault(path.name, ctypes.CDLL(str(path), mode=os.RTLD_NOW))
     except OSError as why:
         raise ToolchainError(lesson("hostmetal", f"a compiled kernel cannot be loaded: {why}", instead="set MLX_TENSOROPS_CACHE to a folder from which libraries may be loaded (not mounted noexec)")) from why

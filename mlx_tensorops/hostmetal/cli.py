@@ -66,11 +66,20 @@ def _pairs(items: Sequence[str]) -> dict[int, str]:
     return pairs
 
 
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        fail("hostmetal", f"'{text}' is no number of bytes", nearest="a multiple of 16")
+    return int(text)
+
+
 def _buffer(text: str) -> Any:
     import numpy as np
 
     if text.endswith(".npy"):
-        return np.load(text)
+        try:
+            return np.load(text)
+        except ValueError as why:
+            fail("hostmetal", f"{text} is no array: {why}")
     match = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)(?::(\w+))?", text)
     if match and match[1] in _ELEMENTS:
         dtype, shape = np.dtype(_ELEMENTS[match[1]]), tuple(int(n) for n in match[2].split("x"))
@@ -81,7 +90,10 @@ def _buffer(text: str) -> Any:
             "normal": lambda: np.random.default_rng(0).standard_normal(shape).astype(dtype),
         }
         if (match[3] or "zeros") in fills:
-            return fills[match[3] or "zeros"]()
+            try:
+                return fills[match[3] or "zeros"]()
+            except (MemoryError, ValueError) as why:
+                fail("hostmetal", f"buffer '{text}' cannot be made: {why}")
     try:
         return int(text)
     except ValueError:
@@ -91,15 +103,22 @@ def _buffer(text: str) -> Any:
             fail("hostmetal", f"'{text}' is no buffer", nearest=_BUFFER_HELP.replace("\n", " "))
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except UnicodeDecodeError as why:
+        fail("hostmetal", f"{path} is no text: {why}")
+
+
 def _run(options: argparse.Namespace) -> int:
     import numpy as np
 
     kernel = compile(
-        options.source.read_text(), options.kernel, checked=not options.fast, sdk=options.sdk, dialect=options.dialect, template=options.template,
+        _text(options.source), options.kernel, checked=not options.fast, sdk=options.sdk, dialect=options.dialect, template=options.template,
         function_constants=_pairs(options.constant), include=options.include)
     result = kernel.dispatch(
         grid=_sizes(options.grid), threadgroup=_sizes(options.threadgroup), buffers=[_buffer(b) for b in options.buffer],
-        threadgroup_memory={n: int(size) for n, size in _pairs(options.threadgroup_memory).items()}, layout=options.layout,
+        threadgroup_memory={n: _whole(size) for n, size in _pairs(options.threadgroup_memory).items()}, layout=options.layout,
         order_seed=options.order_seed, timeout=options.timeout, allow_findings=True)
     written = {p.name: value for p, value in zip(kernel.buffers, result.outputs) if p.writable}
     if options.save:
@@ -118,7 +137,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _lint(options: argparse.Namespace) -> int:
-    found = lint(options.source.read_text(), dialect=options.dialect, sdk=options.sdk, include=options.include, name=options.source.name)
+    found = lint(_text(options.source), dialect=options.dialect, sdk=options.sdk, include=options.include, name=options.source.name)
     if options.json:
         print(json.dumps([dataclasses.asdict(c) for c in found]))
     else:

@@ -33,7 +33,7 @@ class Options:
     max_findings: int = 16
 
     def __post_init__(self) -> None:
-        if self.layout not in abi.LAYOUTS:
+        if not isinstance(self.layout, str) or self.layout not in abi.LAYOUTS:
             fail("hostmetal", f"layout={self.layout!r} is unknown", nearest=", ".join(abi.LAYOUTS))
         if not 0 < self.timeout <= 86400:
             fail("hostmetal", f"timeout={self.timeout!r} seconds", nearest="more than 0, at most 86400")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import config
-from ..errors import fail
+from ..errors import TensorOpsError, fail
 from . import _native
 
 
@@ -69,12 +69,17 @@ def _engine():
     ext = _native.ext()
     if not hasattr(ext, "cpu_matmul"):
         fail("cpu", "the extension was built without its CPU engine", instead="rebuild it, or pass engine='mlx'")
-    ext.cpu_configure(threads=_threads(), openblas_path=openblas_path())
+    try:
+        ext.cpu_configure(threads=_threads(), openblas_path=openblas_path())
+    except TensorOpsError:
+        raise
+    except ValueError as refused:
+        fail("cpu", f"MLX_TENSOROPS_THREADS: {refused}")
     return ext
 
 
 def _threads() -> int:
     text = config.get("MLX_TENSOROPS_THREADS")
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         fail("cpu", f"MLX_TENSOROPS_THREADS is {text!r}, but it must be a whole number", nearest="0 (one for each core)")
-    return int(text)
+    return int(text) if len(text) < 10 else 2**31 - 1  # the engine knows how many are too many

@@ -96,6 +96,8 @@ def lookup(c: Call) -> Plan:
     """The plan of a call. Nothing in it depends on sizes."""
     if c.transpose is not True and c.transpose is not False:  # 1 would find the plan of True
         _arguments.flag(c.op, "transpose", c.transpose)
+    if c.sorted_indices is not True and c.sorted_indices is not False:
+        _arguments.flag(c.op, "sorted_indices", c.sorted_indices)
     if c.mode is not None:
         formats.check_words(c.op, *c.mode)
     try:

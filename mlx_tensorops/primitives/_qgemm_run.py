@@ -91,6 +91,11 @@ def _mlx(decision, fmt: Format, natural: str) -> Callable:
 
     def run(x, w, scales, biases, scale, bias, residual, stream):
         empty = 0 in x.shape or 0 in w.shape  # MLX's CPU kernel divides by the number of rows
+        if _replay.traced() and not empty:
+            return _replay.some(mx, OP, whole(x, w, scales, biases, scale, bias, residual, stream, False), x)
+        return whole(x, w, scales, biases, scale, bias, residual, stream, empty)
+
+    def whole(x, w, scales, biases, scale, bias, residual, stream, empty):
         if plain and not empty:
             return quantized_matmul(x, w, scales, biases, **mode, stream=stream)
         check_addends(spec, fmt, x, w, bias, residual)

@@ -66,3 +66,14 @@ def traced() -> bool:
 def fixed(mx, op: str, y, *like):
     """y as it is; a replay raises where the shapes of ``like`` are not those of the trace."""
     return _fixed(op, tuple(x.shape for x in like)).of(mx, y, *like)
+
+
+@lru_cache(maxsize=None)
+def _some(op: str, axes: int) -> Axes:
+    held = every(*(dim(1, axis) > 0 for axis in range(axes)))
+    return Axes(op, 2, (dim(0, 0),), ((held, "MLX's own operation is replayed without rows, which it does not survive"),))
+
+
+def some(mx, op: str, y, x):
+    """y as it is; a replay raises where x has no elements."""
+    return _some(op, x.ndim).of(mx, y, x)

@@ -87,7 +87,7 @@ def describe(expert_ids=None, *, num_experts=None, block_m=None, builder="auto",
 def _check(expert_ids, builder: str, offsets, rows, stream) -> None:
     """Refuse what does not go together."""
     device.is_gpu(stream)  # refuses what is no stream, also where NumPy builds the plan
-    if builder not in BUILDERS:
+    if not isinstance(builder, str) or builder not in BUILDERS:
         fail(OP, f"builder {builder!r} is unknown", nearest=", ".join(BUILDERS), cls=EngineError)
     if (expert_ids is None) == (offsets is None):
         fail(OP, "expects either expert_ids or offsets", instead="tile_plan(ids, num_experts=8), or tile_plan(offsets=offsets)")

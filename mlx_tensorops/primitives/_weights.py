@@ -105,11 +105,17 @@ def for_kernels(mx, group: Group) -> Group:
 
 def as_group(op: str, name: str, value) -> Group:
     """Weights as callers pass them: dense as an array, quantised as the tuple that ``mx.quantize`` returns."""
-    if isinstance(value, (tuple, list)):
-        if len(value) not in (2, 3):
-            fail(op, f"{name} is a {type(value).__name__} of {len(value)}", nearest="(w, scales) or (w, scales, biases)", cls=DTypeError)
-        return Group(*value)
-    return Group(value)
+    import mlx.core as mx
+
+    if not isinstance(value, (tuple, list)):
+        array(mx, op, name, value)
+        return Group(value)
+    if len(value) not in (2, 3):
+        fail(op, f"{name} is a {type(value).__name__} of {len(value)}", nearest="(w, scales) or (w, scales, biases)", cls=DTypeError)
+    group = Group(*value)
+    for part, held in zip(Group._fields, group):
+        array(mx, op, f"{name}'s {part}", held, optional=part == "biases")
+    return group
 
 
 def no_mode(op: str, mode: tuple) -> None:

@@ -264,3 +264,14 @@ def test_a_library_that_cannot_be_loaded_is_told(home):
     path = entry("k-no-library.so")
     with pytest.raises(hostmetal.ToolchainError, match="cannot be loaded: .*\n  instead: set MLX_TENSOROPS_CACHE"):
         cache.load(path)
+
+
+def test_one_runtime_though_the_cache_moves(tmp_path, monkeypatch):
+    """Kernels call the runtime that was loaded first: a dispatch of a second one found a crash that was none."""
+    source = "kernel void f(device int* x, uint at [[thread_position_in_grid]]) { threadgroup int s[4]; s[at] = x[at]; threadgroup_barrier(mem_flags::mem_threadgroup); x[at] = s[3 - at]; }"
+    kernel = f"#include <metal_stdlib>\nusing namespace metal;\n{source}"
+    first = hostmetal.compile(kernel).dispatch(grid=1, threadgroup=4, buffers=[np.arange(4, dtype=np.int32)]).outputs[0]
+    monkeypatch.setenv("MLX_TENSOROPS_CACHE", str(tmp_path))
+    monkeypatch.delenv("MLX_TENSOROPS_BUILD_LOG")
+    other = hostmetal.compile(kernel.replace("3 - at", "at ^ 1")).dispatch(grid=1, threadgroup=4, buffers=[np.arange(4, dtype=np.int32)], isolate=False)
+    assert first.tolist() == [3, 2, 1, 0] and other.outputs[0].tolist() == [1, 0, 3, 2]

@@ -117,3 +117,16 @@ def test_integer_addends_are_floats():
     bias = mx.arange(24)
     got, want = (mt.quantized_matmul(X, *AFFINE, group_size=32, bias=b) for b in (bias, bias.astype(mx.float32)))
     assert np.array_equal(np.array(got), np.array(want))
+
+
+def test_a_replay_without_rows_on_engine_mlx_is_refused():
+    """MLX's kernel divides by the number of rows, and the process ended."""
+    x = mx.array(np.random.default_rng(5).standard_normal((3, 64)), mx.float32)
+    w = mx.quantize(mx.array(np.random.default_rng(6).standard_normal((32, 64)), mx.float32))
+    product = mx.compile(lambda x: mt.quantized_matmul(x, *w, engine="mlx"), shapeless=True)
+    want = np.array(x, np.float64) @ np.array(mx.dequantize(*w), np.float64).T
+    for rows in (3, 1, 2):
+        assert np.allclose(np.array(product(x[:rows])), want[:rows], atol=1e-4)
+    with pytest.raises(ValueError, match="replayed without rows(.|\n)*instead: trace the graph again"):
+        product(x[:0])
+    assert mt.quantized_matmul(x[:0], *w, engine="mlx").shape == (0, 32)
