@@ -103,3 +103,13 @@ def test_gradient_and_vmap_through_auto():
     assert np.allclose(np.array(grad), 2 * (np.array(a) @ np.array(b)) @ np.array(b).T)
     batch = integers((6, 3, 4), mx.float32, 3)
     assert np.array_equal(np.array(mx.vmap(lambda x: mt.matmul(x, b))(batch)), np.array(batch) @ np.array(b))
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_addmm_of_no_columns_is_not_left_to_mlx(dtype, monkeypatch):
+    """``mx.addmm`` with K = 0 and a sliced c gave rows that nobody wrote, now and then."""
+    monkeypatch.setattr(mx, "addmm", lambda *a, **k: pytest.fail("mx.addmm was called"))
+    whole = np.arange(34 * 34).reshape(34, 34) % 13
+    c = mx.array(whole.astype(np.float32)).astype(dtype)[2:33, 2:33]
+    y = mt.addmm(c, mx.zeros((31, 0), dtype), mx.zeros((0, 31), dtype), 1.0, 2.5, engine="mlx")
+    assert y.dtype == dtype and np.array_equal(np.array(y.astype(mx.float32)), 2.5 * whole[2:33, 2:33])
