@@ -149,7 +149,7 @@ def _mlx(decision) -> Callable:
         for name, x in (("bias", bias), ("residual", residual)):
             if x is not None:
                 _gemm_guard.broadcasts_to(name, x.shape, result)
-        if plain_addmm and len(result) == max(a.ndim, b.ndim) and a.shape[-1]:  # MLX 0.32.4 can give garbage for K = 0 where c is a slice
+        if plain_addmm and len(result) == max(a.ndim, b.ndim) and a.shape[-1]:  # mx.addmm 0.32.4 was seen wrong for K = 0 where c is a slice
             return mx.addmm(residual, a, b, *(scales or (1.0, 1.0)), stream=stream)
         with mx.stream(mx.default_device() if stream is None else stream):
             return finish(mx, epilogue, product(mx, work, a, b), bias, residual, scales).astype(out)

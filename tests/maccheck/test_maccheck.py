@@ -1,4 +1,7 @@
-"""The Mac check can fail: each defect that its controls stand for is planted, and each control is blinded."""
+"""The Mac check can fail: each defect that its controls stand for is planted, and each control is blinded.
+
+That takes many compiler runs, so most of it is the sweep's; ``python -m tools.maccheck`` provokes its controls in every run of its own.
+"""
 
 import dataclasses
 import os
@@ -40,6 +43,7 @@ def test_the_metal_half_needs_only_what_libmlx_exports():
     assert check.audit(toolchain, objects) >= 8
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part, text", [
     ("a function that libmlx hides", r"^missing 1 of \d+ symbols: __ZN3mlx4core14get_block_dimsEiiii;"),
     ("a query that libmlx hides", r"^missing 1 of \d+ symbols: __ZN3mlx4core5metal16is_nax_availableEv;"),
@@ -53,6 +57,7 @@ def test_a_defect_in_the_extension_is_reported(part, text, source):
     assert re.search(text, str(failure.value), re.S), failure.value
 
 
+@pytest.mark.exhaustive
 def test_a_symbol_that_audit_excuses_is_still_missing_to_the_linker(source, monkeypatch):
     """Two independent judges: with the audit switched off, lld alone refuses the hidden function."""
     monkeypatch.setattr(check, "audit", lambda toolchain, objects: 0)
@@ -71,6 +76,7 @@ def test_a_warning_in_our_code_is_an_error(source):
         check.run(lambda line: None, files=[source("void control() { int x; }\n")], controls=())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
 def test_a_blind_control_fails_the_check(control, source):
     if control.nanobind:
@@ -81,6 +87,7 @@ def test_a_blind_control_fails_the_check(control, source):
         check.provoke(blinded)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("control", [c for c in CONTROLS if c.source], ids=lambda control: control.name)
 def test_a_control_that_fails_for_another_reason_fails_the_check(control, source):
     broken = dataclasses.replace(control, source=source("int control() { return undeclared; }\n"))
