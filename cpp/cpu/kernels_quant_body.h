@@ -25,9 +25,10 @@ static inline float one_e4m3(uint8_t byte) {
 }
 
 static inline float one_e8m0(uint8_t byte) {
-  const uint32_t bits = byte ? (uint32_t)byte << 23 : 0x00400000u;  // 255 is infinity, 0 is subnormal
+  const int32_t bits = byte << 23, least = 0x00400000;  // 255 is infinity, 0 is subnormal
+  const int32_t result = bits > least ? bits : least;
   float value;
-  __builtin_memcpy(&value, &bits, 4);
+  __builtin_memcpy(&value, &result, 4);
   return value;
 }
 
@@ -173,16 +174,24 @@ static void strips_of_rows(const QuantRows& given, int64_t rows, int64_t depth, 
   }
 }
 
+// Where element `at` of a step stands, from the step's first one on.
+static_assert(kTileColumns % kStepCodes == 0 || kStepCodes % kTileColumns == 0);
+constexpr int64_t place_in_strips(int at) {
+  return kTileColumns < kStepCodes ? at / kTileColumns * kTileColumns * kDepth + at % kTileColumns : at;
+}
+
+// dst is the row of the first strip.
 template <int kCount, typename D>
 static ALWAYS_INLINE void put_steps(const D& d, const QuantRows& q, const ScaleRow& scales, const uint8_t* start, int64_t i, bool last,
-                                    int bits, float* dst, int64_t k) {
+                                    int bits, float* dst) {
   V v[kCount * kStepVectors];
   decode_steps<kCount>(d, start, i * 2 * bits, last, bits, v);
   scale_steps<kCount>(d, scales, Groups(q, i), v);
-  for (int s = 0; s < kCount; s++) d.natural(v + s * kStepVectors);
-  for (int s = 0; s < kCount * kStepVectors; s++) {
-    const int64_t c = i * kStepCodes + s * kLanes;
-    store(dst + c / kTileColumns * kTileColumns * kDepth + k * kTileColumns + c % kTileColumns, v[s]);
+  for (int s = 0; s < kCount; s++) {
+    d.natural(v + s * kStepVectors);
+    const uint64_t c = (uint64_t)(i + s) * kStepCodes;
+    float* out = dst + c / kTileColumns * kTileColumns * kDepth + c % kTileColumns;
+    for (int j = 0; j < kStepVectors; j++) store(out + place_in_strips(j * kLanes), v[s * kStepVectors + j]);
   }
 }
 
@@ -197,8 +206,8 @@ static void strips_of_columns(const QuantRows& given, int64_t depth, int64_t col
     const uint8_t* start = q.codes + k * q.stride;
     int64_t i = 0;
     if constexpr (D::kPairs)
-      for (; i + 2 <= steps; i += 2) put_steps<2>(d, q, scales, start, i, false, bits, dst, k);
-    for (; i < steps; i++) put_steps<1>(d, q, scales, start, i, i >= ahead, bits, dst, k);
+      for (; i + 2 <= steps; i += 2) put_steps<2>(d, q, scales, start, i, false, bits, dst + k * kTileColumns);
+    for (; i < steps; i++) put_steps<1>(d, q, scales, start, i, i >= ahead, bits, dst + k * kTileColumns);
   }
   const int64_t padded = (columns + kTileColumns - 1) / kTileColumns * kTileColumns;
   for (int64_t c = columns; c < padded; c += kLanes)

@@ -10,16 +10,44 @@
 namespace mlx_tensorops::cpu {
 namespace {
 
-// Scales or biases of groups first.. of `rows` stored rows, in f32.
+template <int kBytes>
+void join(const char* src, int64_t row, int64_t rows, char* dst) {
+  for (int64_t r = 0; r < rows; r++) std::memcpy(dst + r * kBytes, src + r * row, kBytes);
+}
+
+// Rows of `bytes` bytes one behind the other; false for a length that rarely occurs.
+bool join(const char* src, int64_t row, int64_t rows, int64_t bytes, char* dst) {
+  switch (bytes) {
+    case 1: return join<1>(src, row, rows, dst), true;
+    case 2: return join<2>(src, row, rows, dst), true;
+    case 4: return join<4>(src, row, rows, dst), true;
+    case 8: return join<8>(src, row, rows, dst), true;
+    case 16: return join<16>(src, row, rows, dst), true;
+    default: return false;
+  }
+}
+
+// Scales or biases of groups first.. of `rows` stored rows, in f32. A call of a kernel for one or two scales of a row takes longer than
+// the vectors that convert them: short rows are joined first.
 void load_scales(const Kernels& kernels, ScaleType kind, Type type, const char* src, int64_t row, int64_t rows, int64_t first, int64_t groups,
                  float* dst) {
-  if (kind == ScaleType::floating) {
-    const int64_t size = size_of(type);
-    return kernels.load(type, src + first * size, row / size, rows, groups, dst, groups);
+  constexpr int64_t kJoined = 512;
+  const int64_t size = kind == ScaleType::floating ? size_of(type) : 1, bytes = groups * size;
+  src += first * size;
+  auto convert = [&](const char* from, int64_t count) {
+    if (kind == ScaleType::floating) kernels.load(type, from, 0, 1, count, dst, 0);
+    else kernels.quant->scales(kind, reinterpret_cast<const uint8_t*>(from), count, dst);
+    dst += count;
+  };
+  if (row == bytes) return convert(src, rows * groups);
+  for (int64_t r = 0; r < rows;) {
+    alignas(16) char joined[kJoined];
+    const int64_t together = std::clamp<int64_t>(kJoined / bytes, 1, rows - r);
+    const bool short_rows = together > 1 && join(src, row, together, bytes, joined);
+    convert(short_rows ? joined : src, short_rows ? together * groups : groups);
+    const int64_t done = short_rows ? together : 1;
+    r += done, src += done * row;
   }
-  if (row == groups && rows > 1) return kernels.quant->scales(kind, reinterpret_cast<const uint8_t*>(src + first), rows * groups, dst);
-  for (int64_t r = 0; r < rows; r++)
-    kernels.quant->scales(kind, reinterpret_cast<const uint8_t*>(src + r * row + first), groups, dst + r * groups);
 }
 
 // One weight, whatever the format.
