@@ -11,8 +11,9 @@ namespace {
 constexpr double kFlopsPerSecond = 80e9;
 constexpr double kWeightsPerSecond = 5e9;
 
-// Columns of a task: a multiple of this (multiply_rows), and at least so many, because x is packed again for each task.
-constexpr int64_t kUnit = 32, kLeastColumns = 64;
+// Columns of a tile: a multiple of this (multiply_rows), and with several threads so many. Neighbours are one product as far as a thread
+// takes them together, because x is packed again for each product: for one row of 4096 that takes as long as five columns.
+constexpr int64_t kUnit = 32, kShared = 64;
 
 void compute_tile(const QuantGemm& q, int64_t batch_index, int64_t m0, int64_t rows, int64_t n0, int64_t columns, const Settings& settings) {
   const Gemm& g = q.gemm;
@@ -49,17 +50,17 @@ void quant_gemm(const QuantGemm& q, const Settings& settings) {
   const int64_t tile_m = tile_size(g.m, block_rows(), settings.kernels->tile_rows);
   const double seconds = weights * (2.0 * g.m / kFlopsPerSecond + double(ceil_div(g.m, tile_m)) / kWeightsPerSecond);
   const int threads = useful_threads(seconds * batches, settings);
-  // Enough tiles that the last ones to finish leave little idle time; never fewer rows, for each block of rows decodes the weights again.
-  int64_t most = block_columns();
-  auto tiling = [&] { return Tiling{g.m, g.n, tile_m, tile_size(g.n, most, kUnit)}; };
-  while (threads > 1 && tiling().count() * batches < 4 * threads && most > kLeastColumns) most /= 2;
-  const Tiling t = tiling();
-  const int64_t tiles = t.count();
-  const int64_t grain = std::max<int64_t>(1, 50e-6 * tiles / seconds);
-  parallel_for(batches * tiles, grain, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) {
-      const int64_t tile = i % tiles;
-      compute_tile(q, i / tiles, t.row(tile), t.rows(tile), t.column(tile), t.columns(tile), settings);
+  const Tiling t{g.m, g.n, tile_m, threads > 1 ? kShared : tile_size(g.n, block_columns(), kUnit)};
+  const int64_t tiles = t.count(), together = block_columns() / t.tile_n;
+  const int64_t least = std::max<int64_t>(1, 50e-6 * tiles / seconds);
+  // Never fewer rows for more tiles: each block of rows decodes the weights again.
+  parallel_for_shrinking(batches * tiles, least, std::max(least, together), threads, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t tile = begin % tiles, left = t.across() - tile % t.across();
+      const int64_t count = std::min({end - begin, left, together});
+      const int64_t columns = std::min(count * t.tile_n, g.n - t.column(tile));
+      compute_tile(q, begin / tiles, t.row(tile), t.rows(tile), t.column(tile), columns, settings);
+      begin += count;
     }
   });
 }
