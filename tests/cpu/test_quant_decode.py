@@ -106,15 +106,18 @@ def test_infinite_and_huge_scales_act_on_weights(configure, instruction_set):
 def test_random_weights_exactly(configure, form, instruction_set):
     configure(instruction_set=instruction_set)
     rng = np.random.default_rng(61)
+    # Short rows of codes; and rows of which blocks along K and strips along N take parts, more of them than scales are converted at a time.
+    small, large = (19, 3 * form.group), (300, 640)
     for transpose in (True, False):
-        n, k = (19, 3 * form.group) if transpose else (3 * form.group, 19)
-        s = stored(rng, form, n, k, transpose, mx.bfloat16)
-        for m in (1, 3, 8, 13):
-            # The baseline has no fused multiply-add, so that affine weights are rounded twice there.
-            if form.biased and instruction_set == "baseline":
-                np.testing.assert_allclose(decoded(s, m), s.weights, rtol=0, atol=2.0**-22 * 8)
-            else:
-                assert same(decoded(s, m), s.weights), (transpose, m)
+        for (across, along), rows in ((small, (1, 3, 8, 13)), (large, (20,))):
+            n, k = (across, along) if transpose else (along, across)
+            s = stored(rng, form, n, k, transpose, mx.bfloat16)
+            for m in rows:
+                # The baseline has no fused multiply-add, so that affine weights are rounded twice there.
+                if form.biased and instruction_set == "baseline":
+                    np.testing.assert_allclose(decoded(s, m), s.weights, rtol=0, atol=2.0**-22 * 8)
+                else:
+                    assert same(decoded(s, m), s.weights), (transpose, m)
 
 
 def test_mlx_packs_are_read_as_mlx_reads_them():

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks.soak import _fork, soak
+from mlx_tensorops.formats import by_name
 from mlx_tensorops.primitives import _cpu
 
 from .oracle import check, expected, random
+from .quant import expected as quantised
+from .quant import qmm, stored
 
 
 def test_soak(configure):
@@ -34,6 +37,21 @@ def test_results_do_not_depend_on_the_number_of_threads(configure, product):
                 configure(threads=threads, blas="never")
                 results.append(np.array(product(a, b, mx.float32)))
             assert (results[0] == results[1]).all() and (results[0] == results[2]).all()
+
+
+@pytest.mark.parametrize("transpose", (True, False))
+def test_quantised_results_do_not_depend_on_the_number_of_threads(configure, transpose):
+    """Which columns a thread takes together depends on when it comes; what it computes does not. Sizes end in the middle of a tile."""
+    rng, form = np.random.default_rng(33), by_name("mxfp8")
+    for batch, m, n, k in (((), 1, 4128, 1024), ((), 5, 4128, 512), ((), 300, 1376, 256), ((3,), 9, 1376, 256), ((70,), 1, 32, 128)):
+        s, x = stored(rng, form, n, k, transpose, batch=batch), random(rng, (*batch, m, k), mx.bfloat16)
+        configure(threads=1)
+        want = np.array(qmm(x, s, mx.float32))
+        check(mx.array(want), *quantised(x, s))
+        for threads in (2, 5):
+            configure(threads=threads)
+            for _ in range(5):
+                assert (np.array(qmm(x, s, mx.float32)) == want).all(), (threads, batch, m)
 
 
 def test_pool_is_bounded_and_shared(configure, product):
