@@ -1,5 +1,7 @@
 """Ctrl-C while a kernel is compiled inside an evaluation."""
 
+import signal
+
 import mlx.core as mx
 import pytest
 
@@ -8,7 +10,15 @@ from mlx_tensorops import hostmetal
 from mlx_tensorops.hostmetal import build
 
 
-def test_ctrl_c_in_a_compile_stays_ctrl_c(monkeypatch):
+@pytest.fixture
+def listening():
+    """Python raises KeyboardInterrupt: a shell starts what runs in its background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_in_a_compile_stays_ctrl_c(monkeypatch, listening):
     """It became a RuntimeError, which ``except RuntimeError`` swallows."""
     a = mx.ones((3, 4))
 
