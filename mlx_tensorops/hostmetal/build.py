@@ -102,10 +102,9 @@ def build(
             constants.setdefault(index, "0")
         if index not in constants:
             fail("hostmetal", f"function constant {index} ({constant}) has no value", instead=f"function_constants={{{index}: ...}}", cls=CompileError)
-    text = f'#line 1 "{name}"\n{new.text}\n#line 1 "entry"\n{signature.entry(chosen, instance)}'
+    values = rewrite.defined(constants, given)
+    text = f'{values}#line 1 "{name}"\n{new.text}\n#line 1 "entry"\n{signature.entry(chosen, instance)}'
     flags = [*toolchain.kernel_flags(checked=checked, sdk=sdk, dialect=dialect)]
-    flags += [f"-D__HM_FC_{k}={v}" for k, v in sorted(constants.items())]
-    flags += [f"-D__HM_FC_HAS_{k}={v}" for k, v in sorted(given.items())]
     if others.files:
         flags.append(f"-I{others.folder()}")
     tools = toolchain.find()

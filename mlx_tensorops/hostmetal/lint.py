@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import headers, rewrite, signature, toolchain
+from . import headers, precompiled, rewrite, signature, toolchain
 from .findings import CompileError, in_metal_words
 from .tokens import ID, NUMBER, PREPROCESSOR, Token, closing, closing_angle, line_of, tokenize
 
@@ -230,14 +230,15 @@ def lint(
     found = token_complaints(source, tokens, dialect)
     new = rewrite.rewrite(source, tokens)
     others = headers.reachable(source, include)
-    flags = [*toolchain.kernel_flags(checked=False, sdk=sdk, dialect=dialect), "-fsyntax-only", "-Xclang", "-ast-dump", "-fno-color-diagnostics"]
+    flags = list(toolchain.kernel_flags(checked=False, sdk=sdk, dialect=dialect))
     values = dict.fromkeys(new.function_constants | others.function_constants(), "1") | {str(k): literal(v) for k, v in (function_constants or {}).items()}
-    flags += [f"-D__HM_FC_{k}={v}" for k, v in values.items()]
     if others.files:
         flags.append(f"-I{others.folder()}")
+    # Of precompiled headers the tree shows only what is used: ten times less to read.
+    flags = [*precompiled.apply(source, flags), "-fsyntax-only", "-Xclang", "-ast-dump", "-fno-color-diagnostics"]
     with tempfile.TemporaryDirectory() as work:
         path = Path(work) / "lint.cl"
-        path.write_text(f'#line 1 "{name}"\n{new.text}\n')
+        path.write_text(f'{rewrite.defined(values)}#line 1 "{name}"\n{new.text}\n')
         done = toolchain.run([*toolchain.find().clang, *flags, str(path)])
     if done.returncode and not found:
         raise compile_error(name, done.stderr, toolchain.find().name)

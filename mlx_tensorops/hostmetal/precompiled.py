@@ -29,8 +29,7 @@ def apply(program: str, flags: Sequence[str]) -> list[str]:
     flags = list(flags)
     included = set(_INCLUDE.findall(program))
     headers = next((headers for headers in (_TENSORS, _STDLIB) if included.issuperset(headers)), None)
-    # Function constants are macros, which clang wants to be the same in both compiles.
-    if headers is None or any(flag.startswith("-D__HM_FC_") for flag in flags):
+    if headers is None:
         return flags
     at = flags.index(_PRELUDE[0])
     key = cache.key_of(flags, headers, toolchain.find().name, toolchain.content_hash(toolchain.INCLUDE))

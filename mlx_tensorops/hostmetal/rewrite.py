@@ -1,12 +1,12 @@
 """Rewrites of MSL text that make it C++ for OpenCL. No line moves.
 
 1. ``threadgroup T a[N];`` in a body       -> a reference to storage that all threads of the threadgroup share
-2. ``constant T x [[function_constant(n)]];`` -> a constant whose value the command line gives
+2. ``constant T x [[function_constant(n)]];`` -> a constant whose value `defined` gives
 3. ``S() thread {}``, ``operator T() thread`` -> without ``thread``: temporaries have no address space here
 4. ``thread const T&`` parameters            -> ``const T&``, else temporaries do not bind
 5. ``template [[host_name("x")]] ...``       -> without attributes, which cannot stand there
 6. ``1.5bf``                                 -> ``__hm::bf(1.5f)``: the front end has no such suffix
-7. ``is_function_constant_defined(x)``       -> whether the command line gives the value
+7. ``is_function_constant_defined(x)``       -> whether `defined` gives the value
 8. ``0.5``                                   -> ``0.5f``: what it means in Metal; in a template the front end makes a double of it
 9. ``S s = *p;`` for a ``constant S* p``     -> a copy byte by byte: implicit copy constructors do not take constant objects
 """
@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .tokens import ID, NUMBER, PREPROCESSOR, STRING, Token, closing, closing_angle, split, text_of, tokenize
@@ -227,6 +228,12 @@ def _function_constant(source: str, tokens: list[Token], i: int, result: Rewritt
     if "constant" in words and "constexpr" not in words:
         words.insert(words.index("constant") + 1, "constexpr")
     return [(tokens[start].start, tokens[close + 1].end, f"{' '.join(words)} {tokens[i - 1].text} = __HM_FC({index});")]
+
+
+def defined(constants: Mapping[str, str], asked: Mapping[str, str] = {}) -> str:
+    """Lines that give function constants their values, and say which have one. Text, not options: precompiled headers want the same options."""
+    return "".join(f"#define __HM_FC_{index} {value}\n" for index, value in sorted(constants.items())) + "".join(
+        f"#define __HM_FC_HAS_{index} {value}\n" for index, value in sorted(asked.items()))
 
 
 def _is_defined(tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:

@@ -190,7 +190,7 @@ void __hm_finding(unsigned kind, unsigned line, HM_TEXT text, long a, long b);
 #define thread __private
 #define kernel
 
-/* Value of a function constant: -D__HM_FC_7=true. */
+/* Value of a function constant: #define __HM_FC_7 true. */
 #define __HM_FC(n) __HM_FC_OF(n)
 #define __HM_FC_OF(n) __HM_FC_##n
 #define __HM_FC_HAS(n) __HM_FC_HAS_OF(n)
