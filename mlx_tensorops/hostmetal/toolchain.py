@@ -27,6 +27,8 @@ INCLUDE = HERE / "include"
 RUNTIME = HERE / "runtime"
 MINIMUM_CLANG = 19
 SDKS = {"26.0": 260, "26.1": 261, "26.2": 262, "26.4": 264, "27": 270}
+# What clang and the linker say of a file that they cannot write; no fault of the kernel. Some only stop, by a signal.
+_UNWRITTEN = re.compile("No space left on device|Disk quota exceeded|Quota exceeded|File too large")
 DIALECTS = {"3.1": 310, "3.2": 320, "4.0": 400, "4.1": 410}
 
 _INSTALL = "pip install 'mlx_tensorops[hostmetal]'"
@@ -144,8 +146,11 @@ def run(command: list[str] | tuple[str, ...], *, timeout: float = 300.0) -> subp
         raise ToolchainError(lesson("hostmetal", f"the compiler did not end within {timeout:.0f} s")) from None
     except OSError as why:
         raise ToolchainError(lesson("hostmetal", f"the compiler does not start: {why}", instead=_INSTALL)) from why
+    unwritten = _UNWRITTEN.search(done.stderr) if done.returncode else None
+    if unwritten:
+        raise ToolchainError(lesson("hostmetal", f"the compiler cannot write below {config.cache_home()}: {unwritten[0]}", instead="set MLX_TENSOROPS_CACHE to a folder that has room"))
     if done.returncode < 0:
-        raise ToolchainError(lesson("hostmetal", f"the compiler was stopped by signal {-done.returncode}", instead="see whether memory ran out, then call again"))
+        raise ToolchainError(lesson("hostmetal", f"the compiler was stopped by signal {-done.returncode}", instead=f"see whether memory or the room in {config.cache_home()} ran out, then call again"))
     return done
 
 

@@ -175,6 +175,17 @@ def test_a_full_disk_is_told(home, monkeypatch, call):
     assert text_of(entry("entry")) == "content"
 
 
+@pytest.mark.parametrize("status, said, told", [
+    (1, "error: unable to open output file 'kernel.o': 'No space left on device'", "the compiler cannot write below {}: No space left on device.\n  instead: set MLX_TENSOROPS_CACHE"),
+    (-6, "LLVM ERROR: IO failure on output stream: File too large", "the compiler cannot write below {}: File too large.\n"),
+    (-7, "", "the compiler was stopped by signal 7.\n  instead: see whether memory or the room in {} ran out"),
+])
+def test_a_disk_that_fills_under_the_compiler_is_not_the_kernels_fault(home, monkeypatch, status, said, told):
+    script = f"import os, sys; sys.stderr.write({said!r}); sys.stderr.flush(); {status} < 0 and os.kill(os.getpid(), {-status}); sys.exit({status})"
+    with pytest.raises(hostmetal.ToolchainError, match=re.escape(told.format(home.parent))):
+        toolchain.run([sys.executable, "-c", script])
+
+
 @pytest.mark.parametrize("where", ["/proc/nope", "/dev/null", "/dev/null/below"])
 def test_a_folder_that_is_none_is_told(monkeypatch, where):
     monkeypatch.setenv("MLX_TENSOROPS_CACHE", where)
