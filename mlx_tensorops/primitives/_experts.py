@@ -180,7 +180,7 @@ def flat_rows(mx, lhs, x: tuple, batch: tuple):
     m, own = x[-2], x[:-2]
     if lhs is not None:
         source = clamped(mx, to_int32(mx, lhs, math.prod(own)), math.prod(own))
-    elif _leads(own, batch) and (m == 1 or math.prod(own) == math.prod(batch)):
+    elif _leads(own, batch) and (m == 1 or _aligned(own, batch) == tuple(batch)):  # counts agree for no rows, too
         return None
     else:
         source = default(mx, own)
@@ -236,9 +236,14 @@ def as_result(mx, op: str, x, w, rows: Rows, leads: bool):
     return lambda y: how.of(mx, y, *like)
 
 
+def _aligned(own: tuple, batch: tuple) -> tuple:
+    """``own`` with as many axes as ``batch``."""
+    return (1,) * (len(batch) - len(own)) + tuple(own)
+
+
 def _leads(own: tuple, batch: tuple) -> bool:
     """Whether ``own`` is ``batch`` with all axes from some point on set to 1."""
-    own = (1,) * (len(batch) - len(own)) + tuple(own)
+    own = _aligned(own, batch)
     equal = 0
     while equal < len(batch) and own[equal] == batch[equal]:
         equal += 1

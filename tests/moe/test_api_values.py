@@ -13,7 +13,8 @@ from tests.quant.api import ENGINES, floats, on, over, stack
 E, N, K = 5, 40, 64
 # (shape of x, of lhs, of rhs): MLX's defaults on either side, broadcasting in every direction, more than one row to a matrix, nothing at all.
 CASES = (((7, 1), None, (7,)), ((7, 1, 1), None, (7, 3)), ((7, 2), None, (7,)), ((5, 1), None, None), ((6, 1), (4, 1), (1, 3)), ((6, 2), (4,), (4,)),
-         ((1, 3, 1), None, (2, 3)), ((0, 1), None, (0,)), ((3,), None, (2,)), ((6, 1), (5,), None), ((3, 1, 2), None, (3, 2)))
+         ((1, 3, 1), None, (2, 3)), ((0, 1), None, (0,)), ((0, 1, 2), None, (0, 3)), ((0, 1, 1), None, (0, 3)), ((3,), None, (2,)),
+         ((6, 1), (5,), None), ((3, 1, 2), None, (3, 2)))
 
 
 def call(stored, words, *indices, x, **options):
