@@ -6,7 +6,7 @@ import math
 from typing import Any, Callable, NamedTuple
 
 from ..errors import DTypeError, ShapeError, fail
-from ..formats import Format
+from ..formats import BUILT_IN, Format
 from ..spec import WeightSpec
 from ._arguments import FLOATS, array, dtype_name
 
@@ -33,7 +33,7 @@ def packed_types(mx, op: str, fmt: Format, x, w, scales, biases) -> str:
         fail(op, f"w is {dtype_name(w.dtype)}; packed weights are uint32", instead="w.view(mx.uint32), or mx.quantize", cls=DTypeError)
     if fmt.biased != (biases is not None):
         fail(op, f"biases are {'missing' if fmt.biased else 'given'}, and mode {fmt.mode!r} has {'them' if fmt.biased else 'none'}",
-             instead="pass what mx.quantize returned for this mode", cls=DTypeError)
+             instead=f"pass what mx.quantize returned for this mode{_modes_of_bytes() if fmt.biased and scales.dtype == mx.uint8 else ''}", cls=DTypeError)
     if fmt.scale != "float":
         if scales.dtype != mx.uint8:
             fail(op, f"scales are {dtype_name(scales.dtype)}; mode {fmt.mode!r} has uint8 scales", instead="scales.view(mx.uint8)", cls=DTypeError)
@@ -222,6 +222,11 @@ def dense_guard(op: str, transpose: bool, x: tuple, w: tuple) -> None:
     if x[-1] != k:
         fail(op, f"x has shape {x}, so K = {x[-1]}, but the weights have shape {w}, so K = {k}", nearest=f"K = {k}",
              instead="swap the last two axes of the weights" if x[-1] in w[-2:] else "slice or pad one of them", cls=ShapeError)
+
+
+def _modes_of_bytes() -> str:
+    """What a caller forgot whose scales are bytes, and whose mode is not theirs."""
+    return f", or the mode of these uint8 scales: {', '.join(sorted({f.mode for f in BUILT_IN if f.scale != 'float'}))}"
 
 
 def columns(w, fmt: Format | None, transpose: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import tracing
+from .. import formats, tracing
 from ..epilogues import GATES
 from ..errors import DTypeError, ShapeError, fail
 from . import _arguments, _combine, _compose, _expert_call, _experts, _gather_run, _products, _replay, _warm, _weights, gated, matmul, quantized_matmul
@@ -111,6 +111,10 @@ def _down(first: Call, down: Group, hidden, words: tuple, factors: tuple, out_dt
     if math.prod(down.w.shape[:-2]) != experts:
         fail(OP, f"down has shape {down.w.shape}, and gate and up have {experts} experts", nearest=f"{experts} experts", cls=ShapeError)
     dense = down.scales is None
+    inner, given = hidden.shape[-1], _weights.columns(down.w, None if dense else formats.find(OP, *words), not first.transpose)
+    if given != inner:
+        fail(OP, f"down has shape {down.w.shape}, so K = {given} with transpose={first.transpose}, and gate and up give {inner} columns",
+             nearest=f"K = {inner}", instead="pass gate, up and down in this order, all stored alike", cls=ShapeError)
     bias, amax, prescaled = map(one, factors)
     return first._replace(op="gather_mm" if dense else "gather_qmm", x=hidden, groups=(down,), mode=_weights.no_mode(OP, words) if dense else words,
                           amax=amax, prescaled=prescaled, bias=bias, activation=None, out_dtype=out_dtype)

@@ -53,6 +53,11 @@ def test_weights_that_do_not_belong_together():
         mt.switch_glu(x, GATE, UP, DOWN, ids, scores, shared=(GATE, UP, DOWN))
     with pytest.raises(ShapeError, match="down has shape .1, 64, 32., and gate and up have 2 experts"):
         mt.switch_glu(x, GATE, UP, DOWN[:1], ids, scores)
+    with pytest.raises(ShapeError, match=r"\[switch_glu\] down has shape .2, 32, 64., so K = 64 with transpose=True, and gate and up give 32 columns(.|\n)*nearest legal: K = 32"):
+        mt.switch_glu(x, GATE, UP, GATE, ids, scores)
+    packed = [mx.quantize(w, mode="nvfp4") for w in (GATE, UP, GATE)]
+    with pytest.raises(ShapeError, match="down has shape .2, 32, 8., so K = 64 with transpose=True, and gate and up give 32 columns"):
+        mt.switch_glu(x, *packed, ids, scores, mode="nvfp4")
 
 
 @pytest.mark.parametrize("engine", ["mpp", "simdgroup"])
