@@ -19,12 +19,12 @@ REQUIRES = {
 }
 
 
-def of(variant: Variant) -> dict:
-    """The manifest entry of a variant."""
+def of(variant: Variant, source=None) -> dict:
+    """The manifest entry of a variant; ``source`` is its rendered shader, where the caller is what renders it."""
     from .shaders.render import render
 
     sign = signature.of(variant)
-    source = render(variant)
+    source = source or render(variant)
     family = registry.family(variant.family)
     return {
         "schema": SCHEMA,
@@ -65,9 +65,9 @@ def _weights(name: str) -> dict | None:
     return asdict(found) | {"values": list(found.values), "tiers": [asdict(t) | {"left": list(t.left)} for t in formats.tiers(found)]}
 
 
-def to_json(variant: Variant) -> str:
+def to_json(variant: Variant, source=None) -> str:
     """The entry as JSON text."""
-    return json.dumps(of(variant), indent=1) + "\n"
+    return json.dumps(of(variant, source), indent=1) + "\n"
 
 
 def manifest() -> list[dict]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import config, registry, signature
 from ..dtypes import element_type
 from ..epilogues import ACTIVATIONS
+from ..errors import fail
 from ..variant import Variant
 from . import msl
 
@@ -150,6 +151,9 @@ def _dump(variant: Variant, source: Source) -> None:
     if folder:
         from .. import manifests
 
-        os.makedirs(folder, exist_ok=True)
-        Path(folder, f"{source.kernel}.metal").write_text(source.text, encoding="ascii")
-        Path(folder, f"{source.kernel}.json").write_text(manifests.to_json(variant), encoding="ascii")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            Path(folder, f"{source.kernel}.metal").write_text(source.text, encoding="ascii")
+            Path(folder, f"{source.kernel}.json").write_text(manifests.to_json(variant, source), encoding="ascii")
+        except OSError as why:
+            fail("config", f"MLX_TENSOROPS_DUMP={folder} cannot be written: {why.strerror}", nearest="a folder that can be written and has room")

@@ -11,6 +11,7 @@ import pytest
 import mlx_tensorops as mt
 from mlx_tensorops import device, hostmetal
 from mlx_tensorops.errors import ShapeError, TensorOpsError
+from mlx_tensorops.shaders import render
 from tests.cases import gemm as cases
 from tests.gemm import judge
 
@@ -55,6 +56,21 @@ def test_dump_source_is_the_kernel_that_runs(tmp_path):
         mx.eval(mt.matmul(a, b, engine="mpp"))
     assert trace.dispatches[0]["kernel"] in text and (tmp_path / "kernel.metal").read_text() == text
     assert mt.dump_source("matmul", a, b, engine="mlx") == ""
+
+
+def test_every_kernel_is_dumped_where_the_switch_says_or_it_is_told_why_not(tmp_path, monkeypatch):
+    a = mx.zeros((64, 64), mx.bfloat16)
+    for folder in (tmp_path / "new" / "folder", "/dev/full/below"):
+        monkeypatch.setenv("MLX_TENSOROPS_DUMP", str(folder))
+        render.render.cache_clear()
+        with hostmetal.active():
+            if folder == "/dev/full/below":
+                with pytest.raises(TensorOpsError, match="MLX_TENSOROPS_DUMP=/dev/full/below cannot be written: Not a directory\\.\n  nearest legal: a folder"):
+                    mt.dump_source("matmul", a, a, engine="mpp")
+            else:
+                text = mt.dump_source("matmul", a, a, engine="mpp")
+                (path,) = folder.glob("*.metal")
+                assert path.read_text() == text and json.loads(path.with_suffix(".json").read_text())
 
 
 def test_a_forced_device_is_read_and_not_run():
