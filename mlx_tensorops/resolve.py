@@ -72,8 +72,8 @@ def tile_entries(family, spec, engine: str, device: DeviceProfile | None = None)
 
 
 def _choose(family, spec, engine: str, context: Context, verdicts, forced: str) -> tuple[str, str]:
-    select.check_name(spec.op, forced)
     if engine == "auto" and forced != "auto":
+        select.check_name(spec.op, forced, "MLX_TENSOROPS_ENGINE =")
         if verdicts[forced].ok:
             return forced, "MLX_TENSOROPS_ENGINE asks for it"
     elif engine != "auto":

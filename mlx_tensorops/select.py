@@ -40,10 +40,10 @@ class Context:
     native: Verdict
 
 
-def check_name(op: str, engine: str) -> None:
+def check_name(op: str, engine: str, given_as: str = "engine") -> None:
     """Refuse an engine name that does not exist."""
     if engine != "auto" and engine not in ENGINES:
-        fail(op, f"engine {engine!r} is unknown", nearest=", ".join(("auto",) + ENGINES), cls=EngineError)
+        fail(op, f"{given_as} {engine!r} is unknown", nearest=", ".join(("auto",) + ENGINES), cls=EngineError)
 
 
 def check(family: Any, spec: Any, engine: str, context: Context) -> Verdict:

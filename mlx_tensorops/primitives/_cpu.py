@@ -81,5 +81,5 @@ def _engine():
 def _threads() -> int:
     text = config.get("MLX_TENSOROPS_THREADS")
     if not (text.isascii() and text.isdecimal()):
-        fail("cpu", f"MLX_TENSOROPS_THREADS is {text!r}, but it must be a whole number", nearest="0 (one for each core)")
+        fail("cpu", f"MLX_TENSOROPS_THREADS is {text!r}, but it must be a whole number from 0 on", nearest="0 (one for each core)")
     return int(text) if len(text) < 10 else 2**31 - 1  # the engine knows how many are too many

@@ -6,7 +6,7 @@ import pytest
 
 import mlx_tensorops as mt
 from mlx_tensorops import device, hostmetal
-from mlx_tensorops.errors import TensorOpsError
+from mlx_tensorops.errors import EngineError, TensorOpsError
 
 X, W, EXPERTS = mx.ones((3, 64)), mx.quantize(mx.ones((32, 64))), mx.ones((2, 32, 64))
 IDS = np.zeros((3, 1), np.int32)
@@ -28,3 +28,11 @@ def test_odd(name, odd):
     call, said = CALLS[name]
     with pytest.raises(TensorOpsError, match=f"(?s){said}"):
         call(odd)
+
+
+def test_a_switch_that_names_no_engine_is_named(monkeypatch):
+    monkeypatch.setenv("MLX_TENSOROPS_ENGINE", "gpu")
+    a = mx.ones((2, 2))
+    with pytest.raises(EngineError, match=r"\[matmul\] MLX_TENSOROPS_ENGINE = 'gpu' is unknown"):
+        mt.matmul(a, a)
+    assert np.array_equal(np.array(mt.matmul(a, a, engine="mlx")), [[2, 2], [2, 2]])
