@@ -106,6 +106,15 @@ def test_a_kernel_that_never_ends(copy, isolate):
     assert np.array_equal(copy.dispatch(grid=1, threadgroup=64, buffers=[X, X * 0, 0], isolate=isolate).outputs[1], X)
 
 
+def test_lines_are_known_after_other_kernels_ran(copy):
+    """Names of files lay in the mapping of a library that another kernel's dispatch had closed: the process died."""
+    stray = hostmetal.compile(COPY.replace("y[at]", "y[at + 64]"), checked=True)
+    for _ in range(3):
+        found = stray.dispatch(grid=1, threadgroup=64, buffers=[X, X, 0], allow_findings=True, isolate=False).findings
+        assert {(f.kind, f.line) for f in found} == {("out_of_bounds", 8)}, found
+        copy.dispatch(grid=1, threadgroup=64, buffers=[X, X * 0, 0], isolate=False)
+
+
 def test_a_million_threadgroups_stop_in_time(copy):
     big = np.zeros(64, np.float32)
     start = time.monotonic()

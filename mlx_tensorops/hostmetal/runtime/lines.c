@@ -12,9 +12,11 @@ static struct module {
   const uint8_t *line_start, *line_end;
   const uint8_t *line_strings, *line_strings_end, *strings, *strings_end;
 } module;
+static unsigned module_number = 1;  /* of the mapping: names of files point into it */
 
 static void module_close(void) {
   if (module.bytes) munmap((void*)module.bytes, module.size);
+  ++module_number;
   memset(&module, 0, sizeof module);
 }
 
@@ -174,8 +176,8 @@ static int line_program(const uint8_t* p, const uint8_t* end, uint64_t address, 
 /* Place of a call: pc is its return address. */
 static place place_of(uintptr_t pc) {
   static struct { uintptr_t pc; place at; } cache[256];
-  static uintptr_t cache_base;
-  if (cache_base != module.base) { memset(cache, 0, sizeof cache); cache_base = module.base; }
+  static unsigned cache_of;
+  if (cache_of != module_number) { memset(cache, 0, sizeof cache); cache_of = module_number; }
   unsigned slot = (pc >> 1) & 255;
   if (cache[slot].pc == pc && pc) return cache[slot].at;
   place found = {0, 0};
