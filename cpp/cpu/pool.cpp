@@ -11,7 +11,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -105,7 +104,7 @@ class Pool {
   void grow(int wanted) {
     try {
       for (; workers_ < wanted; workers_++) std::thread([this] { serve(); }).detach();
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
     }
   }
 
