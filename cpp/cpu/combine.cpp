@@ -10,9 +10,6 @@
 namespace mlx_tensorops::cpu {
 namespace {
 
-constexpr double kFlopsPerSecond = 80e9;
-constexpr double kWeightsPerSecond = 5e9;
-
 constexpr int64_t kUnit = 32;  // multiply_rows() starts at multiples of this
 constexpr int64_t kMostColumns = 256;
 constexpr int64_t kEnoughTasks = 16;

@@ -11,10 +11,6 @@
 namespace mlx_tensorops::cpu {
 namespace {
 
-// Only orders of magnitude matter: they decide how many threads are woken.
-constexpr double kFlopsPerSecond = 80e9;
-constexpr double kWeightsPerSecond = 5e9;
-
 // Columns of a task are a multiple of this (multiply_rows), and not fewer: x is packed again for each task.
 constexpr int64_t kUnit = 32, kLeastColumns = 64;
 // With fewer tasks the last ones to finish leave threads idle. Never derived from the number of threads: the partition is the same on

@@ -7,10 +7,6 @@
 namespace mlx_tensorops::cpu {
 namespace {
 
-// Only orders of magnitude matter: they decide how many threads are woken.
-constexpr double kFlopsPerSecond = 80e9;
-constexpr double kWeightsPerSecond = 5e9;
-
 // Columns of a tile: a multiple of this (multiply_rows), and with several threads so many. Neighbours are one product as far as a thread
 // takes them together, because x is packed again for each product: for one row of 4096 that takes as long as five columns.
 constexpr int64_t kUnit = 32, kShared = 64;

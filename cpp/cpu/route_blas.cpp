@@ -10,7 +10,6 @@ namespace mlx_tensorops::cpu {
 namespace {
 
 constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
-constexpr double kFlopsPerSecond = 80e9;
 
 // Operands that BLAS cannot read in place become f32 blocks of this size.
 constexpr int64_t kBlock = 256;

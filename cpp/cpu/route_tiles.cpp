@@ -18,9 +18,6 @@ constexpr int64_t kPackedB = kStripGroup * kDepth;
 constexpr int64_t kSums = kTileM * kTileN;
 static_assert(kPackedA + kPackedB + kSums + kFinishScratch <= kScratch);
 
-// One core does 60-100 GFLOP/s with 8-lane FMA; only the order of magnitude matters.
-constexpr double kFlopsPerSecond = 80e9;
-
 void compute_tile(const Gemm& g, const Slice& s, const Kernels& kernels, int64_t m0, int64_t rows,
                   int64_t n0, int64_t columns) {
   float* packed_a = scratch();

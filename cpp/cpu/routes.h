@@ -24,6 +24,11 @@ int64_t batch_size(const Gemm&);
 constexpr int64_t kScratch = 240 * 1024;
 float* scratch();
 
+// What one core does with 8-lane FMA: 60-100 GFLOP/s; and decoding packed weights. Only orders of magnitude matter: they decide how many
+// threads are woken.
+constexpr double kFlopsPerSecond = 80e9;
+constexpr double kWeightsPerSecond = 5e9;
+
 // Threads worth using for work that takes one thread `seconds`.
 int useful_threads(double seconds, const Settings&);
 

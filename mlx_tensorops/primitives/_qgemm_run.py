@@ -91,9 +91,8 @@ def _mlx(decision, fmt: Format, natural: str) -> Callable:
 
     def run(x, w, scales, biases, scale, bias, residual, stream):
         empty = 0 in x.shape or 0 in w.shape  # MLX's CPU kernel divides by the number of rows
-        if _replay.traced() and not empty:
-            return _replay.some(mx, OP, whole(x, w, scales, biases, scale, bias, residual, stream, False), x)
-        return whole(x, w, scales, biases, scale, bias, residual, stream, empty)
+        y = whole(x, w, scales, biases, scale, bias, residual, stream, empty)
+        return y if empty or not _replay.traced() else _replay.some(mx, OP, y, x)
 
     def whole(x, w, scales, biases, scale, bias, residual, stream, empty):
         if plain and not empty:

@@ -22,8 +22,8 @@ def gather_mm(a, b, lhs_indices=None, rhs_indices=None, *, sorted_indices=False,
         lhs_indices, rhs_indices: integer arrays that broadcast together: flat indices into the leading axes of a and b. NumPy arrays
             and lists are checked at once. In an MLX array, whose values are not looked at, an index out of range gives rows of zeros.
         sorted_indices: the caller's promise that rhs_indices ascend.
-        plan: a ``tile_plan`` of these very rhs_indices, shared between calls. It changes how the rows are walked, not the result. Engine cpu
-            compares it with rhs_indices when it runs; the Metal engines take its word.
+        plan: a ``tile_plan`` of these very rhs_indices, shared between calls. It changes how the rows are walked, not the result. Compared
+            with rhs_indices at once where the host knows both; of MLX arrays engine cpu compares them when it runs, the Metal engines take its word.
         bias: array ``[..., N]``, one row for each expert, added before the activation.
         activation: None, "relu", "gelu_tanh", "gelu_erf" or "silu".
         out_dtype: element type of the result; default: that of ``mx.gather_mm``.

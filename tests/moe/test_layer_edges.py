@@ -126,8 +126,12 @@ def test_a_plan_of_other_indices_is_refused_where_the_host_knows_both(engine):
 
 def test_indices_in_a_tuple_mean_the_same_in_every_call():
     """Not the array alone, of which a warm call would make another shape."""
-    x, b, ids = normal(2, 1, 64), GATE.swapaxes(-1, -2), mx.array([0, 1])
+    x, ids = normal(2, 1, 64), mx.array([0, 1])
+    exact, gate, up, down = (np.array(a, np.float64) for a in (x[:, 0], GATE, UP, DOWN))
+    one = np.stack([row @ w.T for row, w in zip(exact, gate)])[None, :, None]
+    two = np.stack([row @ w.T for row, w in zip(exact, up)])[None, :, None]
+    layer = np.stack([expert(row, *weights) for row, *weights in zip(exact, gate, up, down)])[None, :, None]
     for _ in range(3):
-        assert mt.gather_mm(x, b, rhs_indices=(ids,)).shape == (1, 2, 1, 32)
-        assert mt.gather_gateup(x, GATE, UP, None, (ids,)).shape == (1, 2, 1, 32)
-        assert mt.switch_glu(x[None, :, 0], GATE, UP, DOWN, (ids[:, None],)).shape == (1, 2, 1, 64)
+        for y, want in ((mt.gather_mm(x, GATE.swapaxes(-1, -2), rhs_indices=(ids,)), one), (mt.gather_gateup(x, GATE, UP, None, (ids,)), one / (1 + np.exp(-one)) * two),
+                        (mt.switch_glu(x[None, :, 0], GATE, UP, DOWN, (ids[:, None],)), layer)):
+            assert y.shape == want.shape and np.all(np.abs(np.array(y, np.float64) - want) <= 1e-5 * np.abs(want).max())
