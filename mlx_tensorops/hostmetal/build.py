@@ -28,7 +28,9 @@ class Built:
 
 
 def literal(value: object) -> str:
-    """A Python value as MSL text."""
+    """A Python value as MSL text: one of NumPy or MLX counts as the number that it holds."""
+    if hasattr(value, "item") and not isinstance(value, type):
+        value = value.item()
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, str)):
@@ -93,16 +95,13 @@ def build(
     new = rewrite.rewrite(source, tokens)
     others = headers.reachable(source, include)
     chosen, instance = _choose(signature.kernels(source, tokens), others, kernel, new.instantiations, template_arguments(template))
-    constants = {str(k): literal(v) for k, v in (function_constants or {}).items()}
-    for index in others.function_constants():  # a header has constants of many kernels; Metal asks only for those in use
-        constants.setdefault(index, "0")
-    given = {index: str(int(index in constants)) for index in new.optional_constants}
-    for index, constant in new.function_constants.items():
-        if index in new.optional_constants:
-            constants.setdefault(index, "0")
-        if index not in constants:
-            fail("hostmetal", f"function constant {index} ({constant}) has no value", instead=f"function_constants={{{index}: ...}}", cls=CompileError)
-    values = rewrite.defined(constants, given)
+    given = {str(k): literal(v) for k, v in (function_constants or {}).items()}
+    in_headers, asked = others.function_constants()  # a header has constants of many kernels; Metal asks only for those in use
+    for constant, index in new.function_constants.items():
+        if index not in given and constant not in new.optional_constants | asked:
+            key = index if index.isdigit() else repr(index)
+            fail("hostmetal", f"function constant {index} ({constant}) has no value", instead=f"function_constants={{{key}: ...}}", cls=CompileError)
+    values = rewrite.defined(new.function_constants | in_headers, given, "0")
     text = f'{values}#line 1 "{name}"\n{new.text}\n#line 1 "entry"\n{signature.entry(chosen, instance)}'
     flags = [*toolchain.kernel_flags(checked=checked, sdk=sdk, dialect=dialect)]
     if others.files:

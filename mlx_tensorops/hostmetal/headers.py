@@ -38,12 +38,15 @@ class Headers:
     def kernels(self) -> list[Signature]:
         return [s for text in self.files.values() if "kernel" in text for s in kernels(text, tokenize(text))]
 
-    def function_constants(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def function_constants(self) -> tuple[dict[str, str], set[str]]:
+        """name -> index, and the names that are asked about, as of one text (see rewrite.Rewritten)."""
+        found, asked = {}, set()
         for text in self.files.values():
             if "function_constant" in text:
-                found |= rewrite.rewrite(text).function_constants
-        return found
+                new = rewrite.rewrite(text)
+                found |= new.function_constants
+                asked |= new.optional_constants
+        return found, asked
 
 
 def reachable(source: str, folders: Sequence[str | os.PathLike]) -> Headers:

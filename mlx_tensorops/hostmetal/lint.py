@@ -231,14 +231,15 @@ def lint(
     new = rewrite.rewrite(source, tokens)
     others = headers.reachable(source, include)
     flags = list(toolchain.kernel_flags(checked=False, sdk=sdk, dialect=dialect))
-    values = dict.fromkeys(new.function_constants | others.function_constants(), "1") | {str(k): literal(v) for k, v in (function_constants or {}).items()}
+    given = {str(k): literal(v) for k, v in (function_constants or {}).items()}
+    values = rewrite.defined(new.function_constants | others.function_constants()[0], given, "1")
     if others.files:
         flags.append(f"-I{others.folder()}")
     # Of precompiled headers the tree shows only what is used: ten times less to read.
     flags = [*precompiled.apply(source, flags), "-fsyntax-only", "-Xclang", "-ast-dump", "-fno-color-diagnostics"]
     with tempfile.TemporaryDirectory() as work:
         path = Path(work) / "lint.cl"
-        path.write_text(f'{rewrite.defined(values)}#line 1 "{name}"\n{new.text}\n')
+        path.write_text(f'{values}#line 1 "{name}"\n{new.text}\n')
         done = toolchain.run([*toolchain.find().clang, *flags, str(path)])
     if done.returncode and not found:
         raise compile_error(name, done.stderr, toolchain.find().name)

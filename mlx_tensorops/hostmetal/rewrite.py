@@ -6,9 +6,8 @@
 4. ``thread const T&`` parameters            -> ``const T&``, else temporaries do not bind
 5. ``template [[host_name("x")]] ...``       -> without attributes, which cannot stand there
 6. ``1.5bf``                                 -> ``__hm::bf(1.5f)``: the front end has no such suffix
-7. ``is_function_constant_defined(x)``       -> whether `defined` gives the value
-8. ``0.5``                                   -> ``0.5f``: what it means in Metal; in a template the front end makes a double of it
-9. ``S s = *p;`` for a ``constant S* p``     -> a copy byte by byte: implicit copy constructors do not take constant objects
+7. ``0.5``                                   -> ``0.5f``: what it means in Metal; in a template the front end makes a double of it
+8. ``S s = *p;`` for a ``constant S* p``     -> a copy byte by byte: implicit copy constructors do not take constant objects
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class Rewritten:
     text: str
     threadgroup_variables: list[str] = field(default_factory=list)
     function_constants: dict[str, str] = field(default_factory=dict)
-    """index (as written) -> name"""
+    """name -> index (a number in decimal, else as written)"""
     optional_constants: set[str] = field(default_factory=set)
-    """indices that the text asks about with is_function_constant_defined"""
+    """names that the text asks about with is_function_constant_defined"""
     instantiations: dict[str, str] = field(default_factory=dict)
     """host name -> ``f<...>``"""
 
@@ -66,7 +65,7 @@ def rewrite(source: str, tokens: list[Token] | None = None, *, first_id: int = 1
             elif token.text == "thread":
                 edits += _thread_qualifier(tokens, i, classes)
             elif token.text == "is_function_constant_defined":
-                edits += _is_defined(tokens, i, result)
+                result.optional_constants |= {t.text for t in tokens[i + 2 : i + 3]}
             elif token.text in constants:
                 edits += _copy_of_constant(source, tokens, i, constants[token.text])
     result.text = _apply(source, edits)
@@ -222,27 +221,22 @@ def _function_constant(source: str, tokens: list[Token], i: int, result: Rewritt
     start = i - 1
     while start and tokens[start - 1].kind == ID:
         start -= 1
-    index = text_of(source, tokens[i + 3 : close - 2])
-    result.function_constants[index] = tokens[i - 1].text
+    index, name = text_of(source, tokens[i + 3 : close - 2]), tokens[i - 1].text
+    result.function_constants[name] = str(int(index, 0)) if re.fullmatch(r"0[xX][0-9a-fA-F]+", index) else index
     words = [t.text for t in tokens[start : i - 1]]
+    kind = [w for w in words if w in _MULTIWORD] or [w for w in words if w != "const"][-1:]  # a bfloat or a vector is made of a number by a cast alone
     if "constant" in words and "constexpr" not in words:
         words.insert(words.index("constant") + 1, "constexpr")
-    return [(tokens[start].start, tokens[close + 1].end, f"{' '.join(words)} {tokens[i - 1].text} = __HM_FC({index});")]
+    return [(tokens[start].start, tokens[close + 1].end, f"{' '.join(words)} {name} = ({' '.join(kind)})(__HM_FC_{name});")]
 
 
-def defined(constants: Mapping[str, str], asked: Mapping[str, str] = {}) -> str:
-    """Lines that give function constants their values, and say which have one. Text, not options: precompiled headers want the same options."""
-    return "".join(f"#define __HM_FC_{index} {value}\n" for index, value in sorted(constants.items())) + "".join(
-        f"#define __HM_FC_HAS_{index} {value}\n" for index, value in sorted(asked.items()))
+def defined(names: Mapping[str, str], values: Mapping[str, str], other: str) -> str:
+    """Lines that give function constants their values, and say which have one: ``other`` stands for those without.
 
-
-def _is_defined(tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:
-    name = tokens[i + 2].text if i + 3 < len(tokens) and tokens[i + 1].text == "(" and tokens[i + 3].text == ")" else ""
-    index = next((n for n, constant in result.function_constants.items() if constant == name), None)
-    if index is None:
-        return []
-    result.optional_constants.add(index)
-    return [(tokens[i].start, tokens[i + 3].end, f"__HM_FC_HAS({index})")]
+    Text, not options: precompiled headers want the same options. By name, which is what is_function_constant_defined has.
+    """
+    return "".join(f"#define __HM_FC_{name} {values.get(index, other)}\n#define __HM_FC_HAS_{name} {int(index in values)}\n"
+                   for name, index in sorted(names.items()))
 
 
 def _instantiation(source: str, tokens: list[Token], i: int, result: Rewritten) -> list[Edit]:

@@ -112,7 +112,7 @@ def syntax_check(include: Path, family: int, instances: list[str]) -> str:
     text = case.source + "".join(f"\ntemplate decltype({i}) {i};" for i in dict.fromkeys(instances)) + "\n"
     found = headers.reachable(text, [include])
     flags = [*toolchain.kernel_flags(checked=False, sdk="26.4", dialect="4.0"), f"-I{found.folder()}", "-fsyntax-only"]
-    flags += [f"-D__HM_FC_{n}=false" for n in found.function_constants()]
+    flags += [f"-D__HM_FC_{name}=false" for name in found.function_constants()[0]]
     path = Path(found.folder()) / f"names{family}-{abs(hash(text))}.cl"
     path.write_text(text)
     try:

@@ -76,14 +76,21 @@ def test_function_constants():
         hostmetal.compile(ADD, "shift")
 
 
-@pytest.mark.parametrize("values, wanted", [({}, 7), ({1: 3}, 3)])
-def test_optional_function_constants(values, wanted):
+@pytest.mark.parametrize("values, wanted", [({}, [7, 8, 9]), ({1: np.int64(3), 2: mx.array(0.5), 9: "float4(1, 2, 3, 4)"}, [3, 0.5, 4])])
+def test_optional_function_constants(tmp_path, values, wanted):
+    """Of every kind of type, also in and for a header, and lint agrees; any scalar is a value."""
+    (tmp_path / "h.h").write_text("constant float4 v [[function_constant(0x9)]];\n"
+                                  "inline float last() { return is_function_constant_defined(v) && is_function_constant_defined(b) ? v.w : 9; }\n")
     source = """#include <metal_stdlib>
 using namespace metal;
 constant int n [[function_constant(1)]];
+constant bfloat const b [[function_constant(2)]];
 constant constexpr int used = is_function_constant_defined(n) ? n : 7;
-kernel void f(device int* x [[buffer(0)]]) { x[0] = used; }"""
-    assert hostmetal.compile(source, function_constants=values).dispatch(grid=1, threadgroup=1, buffers=[np.zeros(1, np.int32)]).outputs[0] == wanted
+#include "h.h"
+kernel void f(device float* x [[buffer(0)]]) { x[0] = used; x[1] = is_function_constant_defined(b) ? float(b) : 8; x[2] = last(); }"""
+    kernel = hostmetal.compile(source, function_constants=values, include=[tmp_path])
+    assert kernel.dispatch(grid=1, threadgroup=1, buffers=[np.zeros(3, np.float32)]).outputs[0].tolist() == wanted
+    assert hostmetal.lint(source, function_constants=values, include=[tmp_path]) == ()
 
 
 def test_partial_threadgroups(add):

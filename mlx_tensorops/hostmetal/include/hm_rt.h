@@ -190,11 +190,8 @@ void __hm_finding(unsigned kind, unsigned line, HM_TEXT text, long a, long b);
 #define thread __private
 #define kernel
 
-/* Value of a function constant: #define __HM_FC_7 true. */
-#define __HM_FC(n) __HM_FC_OF(n)
-#define __HM_FC_OF(n) __HM_FC_##n
-#define __HM_FC_HAS(n) __HM_FC_HAS_OF(n)
-#define __HM_FC_HAS_OF(n) __HM_FC_HAS_##n
+/* Beside the value of each function constant stands whether it was given: #define __HM_FC_HAS_name 1. */
+#define is_function_constant_defined(name) __HM_FC_HAS_##name
 
 namespace metal {
 template <class T, int N> struct vec;   /* the headers define it: vec<T, N>(x, y, ...) */
