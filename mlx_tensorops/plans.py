@@ -138,8 +138,8 @@ def tile_count(rows: int, num_experts: int, block_m: int) -> int:
     return tiles
 
 
-def from_ids(ids, num_experts: int, block_m: int) -> TilePlan:
-    """The plan of a NumPy array of integers; an id out of range is an error."""
+def known_ids(ids, num_experts: int):
+    """NumPy integers in one row; one that names no expert is an error."""
     import numpy as np
 
     flat = ids.reshape(-1)
@@ -149,13 +149,21 @@ def from_ids(ids, num_experts: int, block_m: int) -> TilePlan:
         where = ", ".join(map(str, np.unravel_index(first, ids.shape)))
         fail(OP, f"expert_ids[{where}] = {flat[first]}, but num_experts = {num_experts}", nearest=f"0 .. {num_experts - 1}",
              instead="a device plan (an mx.array of ids) drops such rows: they give zeros")
+    return flat
+
+
+def from_ids(ids, num_experts: int, block_m: int) -> TilePlan:
+    """The plan of a NumPy array of integers; an id out of range is an error."""
+    import numpy as np
+
+    flat = known_ids(ids, num_experts)
     tile_count(flat.size, num_experts, block_m)
     counts = np.bincount(flat.astype(np.int64), minlength=num_experts)
     return _plan(counts, np.argsort(flat, kind="stable"), block_m)
 
 
-def from_offsets(offsets, block_m: int) -> TilePlan:
-    """The plan of sorted rows: of NumPy integers, num_experts + 1 of them; they must ascend from 0."""
+def known_counts(offsets):
+    """Rows of each expert, of NumPy integers that must ascend from 0."""
     import numpy as np
 
     if offsets[0] != 0:
@@ -164,6 +172,14 @@ def from_offsets(offsets, block_m: int) -> TilePlan:
     if (counts < 0).any():
         e = int((counts < 0).argmax())
         fail(OP, f"offsets[{e + 1}] = {offsets[e + 1]} is below offsets[{e}] = {offsets[e]}", nearest=str(offsets[e]))
+    return counts
+
+
+def from_offsets(offsets, block_m: int) -> TilePlan:
+    """The plan of sorted rows: of NumPy integers, num_experts + 1 of them; they must ascend from 0."""
+    import numpy as np
+
+    counts = known_counts(offsets)
     tile_count(int(offsets[-1]), counts.size, block_m)
     return _plan(counts, np.arange(offsets[-1]), block_m)
 

@@ -82,7 +82,7 @@ def describe(c: Call) -> tuple[resolve.Decision, tuple]:
     """(decision, shapes of the kernel's inputs) of a call: what explain() shows."""
     import mlx.core as mx
 
-    _arguments.flag(c.op, "transpose", c.transpose)
+    _flags(c)
     decision, _ = _decide(c)
     found = Plan(decision, _guard(c.op, decision.spec), None, None)
     rows = guarded(mx, found, c)
@@ -94,10 +94,7 @@ def describe(c: Call) -> tuple[resolve.Decision, tuple]:
 
 def lookup(c: Call) -> Plan:
     """The plan of a call. Nothing in it depends on sizes."""
-    if c.transpose is not True and c.transpose is not False:  # 1 would find the plan of True
-        _arguments.flag(c.op, "transpose", c.transpose)
-    if c.sorted_indices is not True and c.sorted_indices is not False:
-        _arguments.flag(c.op, "sorted_indices", c.sorted_indices)
+    _flags(c)
     if c.mode is not None:
         formats.check_words(c.op, *c.mode)
     try:
@@ -118,6 +115,11 @@ def lookup(c: Call) -> Plan:
         if key is not None:
             _plans[key] = found
     return found
+
+
+def _flags(c: Call) -> None:
+    _arguments.flag(c.op, "transpose", c.transpose)  # 1 would find the plan of True
+    _arguments.flag(c.op, "sorted_indices", c.sorted_indices)
 
 
 def _types(group: Group) -> tuple:

@@ -69,12 +69,14 @@ def describe(expert_ids=None, *, num_experts=None, block_m=None, builder="auto",
         offsets, experts, block_m, rows, on_host = _sorted(offsets, num_experts, block_m, rows)
         decision = replace(_decide(offsets, "mlx", stream), why="the rows are sorted already: MLX operations cut them into tiles")
         if on_host:
+            plans.known_counts(offsets)
             decision = replace(decision, engine="host", why="the offsets are known here: NumPy checks them")
         return decision, ((rows,), (experts, block_m))
     ids, num_experts, block_m, on_host = _asked(expert_ids, num_experts, block_m, builder)
     shapes = (ids.size,), (num_experts, block_m)
     decision = _decide(ids, "auto" if on_host else builder, stream)
     if on_host:
+        plans.known_ids(ids, num_experts)
         return replace(decision, engine="host", why="the ids are known here: NumPy sorts and checks them", variants=None), shapes
     if decision.variants is None or table.in_one_launch(ids.size, num_experts):
         return decision, shapes

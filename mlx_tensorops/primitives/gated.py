@@ -39,7 +39,7 @@ def gather_gateup(x, gate, up, lhs_indices=None, rhs_indices=None, transpose=Tru
     """
     arrays = x, gate, up, lhs_indices, rhs_indices, global_scale, weight_scale_2, bias
     words = transpose, group_size, bits, mode, activation, out_dtype, precision, engine
-    if plan is None and not _recording:
+    if plan is None and (sorted_indices is False or sorted_indices is True) and not _recording:
         found = _warm_calls.call(stream, arrays, words)
         if found is not None:
             return found

@@ -45,7 +45,7 @@ def gather_mm(a, b, lhs_indices=None, rhs_indices=None, *, sorted_indices=False,
     """
     arrays = a, b, lhs_indices, rhs_indices, None, None, bias
     words = out_dtype, precision, engine, activation
-    if plan is None and not _recording:
+    if plan is None and (sorted_indices is False or sorted_indices is True) and not _recording:
         y = _warm_mm.call(stream, arrays, words)
         if y is not None:
             return y
@@ -92,7 +92,7 @@ def gather_qmm(x, w, scales, biases=None, lhs_indices=None, rhs_indices=None, tr
     """
     arrays = x, (w, scales, biases), lhs_indices, rhs_indices, global_scale, weight_scale_2, bias
     words = transpose, group_size, bits, mode, out_dtype, precision, engine, activation
-    if plan is None and not _recording:
+    if plan is None and (sorted_indices is False or sorted_indices is True) and not _recording:
         y = _warm_qmm.call(stream, arrays, words)
         if y is not None:
             return y

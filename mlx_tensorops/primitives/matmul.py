@@ -85,6 +85,40 @@ def addmm(c, a, b, alpha=1.0, beta=1.0, *, out_dtype=None, precision="exact", en
 
     Returns, raises: as :func:`matmul`.
     """
+    c, scales, out_dtype = _addition(c, a, b, alpha, beta, out_dtype)
+    plan = _make_plan(a, b, out_dtype, precision, engine, bias, activation, c, scales is not None, stream)
+    plan.guard(a.shape, b.shape)
+    if tracing.recording:
+        tracing.call("addmm", plan.decision, (a.shape, b.shape))
+    return plan.run(a, b, bias, c, scales, stream)
+
+
+def describe(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=None, activation=None, residual=None, stream=None):
+    """(decision, shapes) of the call ``matmul`` would make: the part that explain() needs."""
+    return _described(a, b, out_dtype, precision, engine, bias, activation, residual, False, stream)
+
+
+def describe_addmm(c, a, b, alpha=1.0, beta=1.0, *, out_dtype=None, precision="exact", engine="auto", bias=None, activation=None, stream=None):
+    """The same for ``addmm``."""
+    c, scales, out_dtype = _addition(c, a, b, alpha, beta, out_dtype)
+    return _described(a, b, out_dtype, precision, engine, bias, activation, c, scales is not None, stream)
+
+
+def _described(a, b, out_dtype, precision, engine, bias, activation, residual, scaled, stream) -> tuple:
+    spec = _spec(a, b, out_dtype, precision, engine, bias, activation, residual, scaled)
+    decision = resolve.resolve(FAMILY.name, spec, engine, _enqueue.context(stream))
+    _gemm_guard.as_mlx(a.shape, b.shape)
+    result = _gemm_guard.result_shape(a.shape, b.shape)
+    for name, value in (("bias", bias), ("residual", residual)):
+        if value is not None:
+            _gemm_guard.broadcasts_to(name, value.shape, result)
+    decision = _gemm_split.decided(decision, a.shape, b.shape)
+    named = {key: f"{policy}: {decision.source[key]}" for key, policy in table.policies().items() if key in decision.source}
+    return replace(decision, source=named), (a.shape, b.shape)
+
+
+def _addition(c, a, b, alpha, beta, out_dtype) -> tuple:
+    """(c or None where it is ignored, (alpha, beta) or None where both are 1, the result's type) of ``addmm``, checked."""
     import mlx.core as mx
 
     for name, value in (("alpha", alpha), ("beta", beta)):
@@ -102,31 +136,7 @@ def addmm(c, a, b, alpha=1.0, beta=1.0, *, out_dtype=None, precision="exact", en
             _gemm_guard.as_mlx(a.shape, b.shape)
             _gemm_guard.broadcasts_to("c", c.shape, _gemm_guard.result_shape(a.shape, b.shape))
         c, scales = None, scales if alpha != 1 else None
-    plan = _make_plan(a, b, out_dtype, precision, engine, bias, activation, c, scales is not None, stream)
-    plan.guard(a.shape, b.shape)
-    if tracing.recording:
-        tracing.call("addmm", plan.decision, (a.shape, b.shape))
-    return plan.run(a, b, bias, c, scales, stream)
-
-
-def describe(a, b, *, out_dtype=None, precision="exact", engine="auto", bias=None, activation=None, residual=None, stream=None):
-    """(decision, shapes) of the call ``matmul`` would make: the part that explain() needs."""
-    spec = _spec(a, b, out_dtype, precision, engine, bias, activation, residual, False)
-    decision = resolve.resolve(FAMILY.name, spec, engine, _enqueue.context(stream))
-    _gemm_guard.as_mlx(a.shape, b.shape)
-    result = _gemm_guard.result_shape(a.shape, b.shape)
-    for name, value in (("bias", bias), ("residual", residual)):
-        if value is not None:
-            _gemm_guard.broadcasts_to(name, value.shape, result)
-    decision = _gemm_split.decided(decision, a.shape, b.shape)
-    named = {key: f"{policy}: {decision.source[key]}" for key, policy in table.policies().items() if key in decision.source}
-    return replace(decision, source=named), (a.shape, b.shape)
-
-
-def describe_addmm(c, a, b, alpha=1.0, beta=1.0, *, out_dtype=None, precision="exact", engine="auto", bias=None, activation=None, stream=None):
-    """The same for ``addmm``."""
-    return describe(a, b, out_dtype=_common(out_dtype, a, b, c), precision=precision, engine=engine, bias=bias, activation=activation,
-                    residual=c if beta else None, stream=stream)
+    return c, scales, out_dtype
 
 
 def _common(out_dtype, *arrays):

@@ -94,8 +94,9 @@ def describe_switch_glu(x, gate, up, down, indices, scores=None, transpose=True,
     for_two, for_down = zip(*(_triple(name, value) for name, value in factors.items()))
     words = (mode, group_size, bits)
     first = gated.call(x[..., None, None, :], gate, up, None, indices, transpose, words, activation, *for_two, False, plan, None, precision, engine, stream)
-    if plan is None:
-        first = first._replace(plan=_plan(first, _expert_call.lookup(first).decision.variants))
+    found = _expert_call.lookup(first).decision.variants
+    if plan is None and found is not None:
+        first = first._replace(plan=_plan(first, found))
     decision, shapes = _expert_call.describe(first)
     inner = _weights.columns(first.groups[0].w, _gather_run.format_of(decision.spec), transpose)
     hidden = mx.zeros((*_shape(indices), 1, inner), getattr(mx, decision.spec.out))
