@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,8 +56,12 @@ class Result:
 
 
 def _three(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
-    items = (value,) if isinstance(value, (int, float)) else tuple(value)
-    if not 1 <= len(items) <= 3 or not all(isinstance(n, int) and not isinstance(n, bool) for n in items):
+    try:
+        items = tuple(value) if hasattr(value, "__iter__") else (value,)
+        items = tuple(None if isinstance(n, bool) else operator.index(n) for n in items)
+    except TypeError:
+        items = ()
+    if not 1 <= len(items) <= 3 or None in items:
         fail("hostmetal", f"{what}={value!r}", nearest="one to three integers")
     items = items + (1,) * (3 - len(items))
     if min(items) < 1 or max(items) >= 2**32:
@@ -135,6 +140,8 @@ class Kernel:
                 fail("hostmetal", f"{self.name}: buffer '{missing[0]}' is missing", nearest=listing)
             values = [buffers[p.name] if p.name in buffers else buffers[p.index] for p in self.buffers]
         else:
+            if isinstance(buffers, (str, bytes)) or not hasattr(buffers, "__iter__"):
+                fail("hostmetal", f"{self.name}: buffers is a {type(buffers).__name__}", nearest=f"a list, or a mapping by name or index, of {listing}")
             values = list(buffers)
             if len(values) != len(self.buffers):
                 fail("hostmetal", f"{self.name} takes {len(self.buffers)} buffers, {len(values)} were given", nearest=listing)
@@ -153,9 +160,11 @@ class Kernel:
             if wanted != grid:
                 fail("hostmetal", f"threads={total} in threadgroups of {group} make a grid of {wanted}, not {grid}")
             launch.threads[:] = total
+        if not isinstance(threadgroup_memory, (Mapping, Sequence)):
+            fail("hostmetal", f"threadgroup_memory={threadgroup_memory!r}", nearest="a list of sizes, or a mapping from index to bytes")
         sizes = threadgroup_memory.items() if isinstance(threadgroup_memory, Mapping) else enumerate(threadgroup_memory)
         for index, size in sizes:
-            if not 0 <= index < abi.MAX_BUFFERS or not 0 < size < 2**31 or size % 16:
+            if not isinstance(index, int) or not isinstance(size, int) or not 0 <= index < abi.MAX_BUFFERS or not 0 < size < 2**31 or size % 16:
                 fail("hostmetal", f"threadgroup memory {index}: {size} bytes", nearest="a multiple of 16, index 0 to 30")
             launch.threadgroup_args[index] = size
         for p in self._signature.parameters:

@@ -35,7 +35,10 @@ class Options:
     def __post_init__(self) -> None:
         if not isinstance(self.layout, str) or self.layout not in abi.LAYOUTS:
             fail("hostmetal", f"layout={self.layout!r} is unknown", nearest=", ".join(abi.LAYOUTS))
-        if not 0 < self.timeout <= 86400:
+        for name in ("layout_seed", "order_seed", "threadgroup_limit", "max_findings"):
+            if not isinstance(getattr(self, name), int):
+                fail("hostmetal", f"{name}={getattr(self, name)!r}", nearest="a whole number")
+        if not isinstance(self.timeout, (int, float)) or not 0 < self.timeout <= 86400:
             fail("hostmetal", f"timeout={self.timeout!r} seconds", nearest="more than 0, at most 86400")
 
     def struct(self, *, checked: bool) -> abi.Options:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mlx_tensorops import hostmetal
+from mlx_tensorops.errors import TensorOpsError
 from mlx_tensorops.hostmetal import abi, cache, cli, toolchain
 
 from .planted_cases import BY_NAME
@@ -91,6 +92,20 @@ kernel void f(device float* x [[buffer(0)]]) { x[0] = used; x[1] = is_function_c
     kernel = hostmetal.compile(source, function_constants=values, include=[tmp_path])
     assert kernel.dispatch(grid=1, threadgroup=1, buffers=[np.zeros(3, np.float32)]).outputs[0].tolist() == wanted
     assert hostmetal.lint(source, function_constants=values, include=[tmp_path]) == ()
+
+
+@pytest.mark.parametrize("odd", [{"grid": None}, {"grid": "1"}, {"grid": (1, None)}, {"threadgroup": 1.0}, {"threadgroup": True}, {"buffers": None}, {"buffers": "xyz"},
+                                 {"timeout": "1"}, {"timeout": None}, {"order_seed": "a"}, {"layout_seed": 1.5}, {"threadgroup_limit": "a"}, {"max_findings": None},
+                                 {"threadgroup_memory": 5}, {"threadgroup_memory": {"a": 16}}, {"threadgroup_memory": {0: "16"}}], ids=str)  # fmt: skip
+def test_odd_arguments_of_dispatch_are_named(add, odd):
+    x = np.zeros(32, np.float32)
+    with pytest.raises(TensorOpsError, match=f"{next(iter(odd)).replace('_', '.')}( is a|=| 0| a|: )"):
+        add.dispatch(**{"grid": 1, "threadgroup": 32, "buffers": [x, x, PARAMS], **odd})
+
+
+def test_numpy_integers_count_threadgroups(add):
+    x = np.zeros(40, np.float32)
+    assert add.dispatch(grid=np.int64(2), threadgroup=(np.int32(32), 1), threads=np.uint8(40), buffers=[x, x, PARAMS]).outputs[1].tolist() == [2.5] * 40
 
 
 def test_partial_threadgroups(add):
