@@ -210,11 +210,21 @@ def _int32(mx, name: str, x: Any):
     return x
 
 
+def numpy_array(op: str, name: str, x: Any):
+    """Lists as a NumPy array, which they must fill."""
+    import numpy as np
+
+    try:
+        return np.asarray(x)
+    except ValueError:
+        fail(op, f"{name} is a {type(x).__name__} whose rows differ in length", nearest="rows of one length", cls=ShapeError)
+
+
 def host_integers(name: str, x: Any):
     """A NumPy array of integers; an empty list counts as one. Evaluates an ``mx.array``."""
     import numpy as np
 
-    x = np.asarray(x)
+    x = numpy_array(OP, name, x)
     if x.size == 0:
         x = x.astype(np.int64)
     if x.dtype.kind not in "iu":

@@ -217,7 +217,7 @@ std::vector<mx::array> LayerProduct::operator()(const Argument* given, std::size
   const int inner = columns(gate_and_up_, two, 2, x->shape(-1));
   if (inner < 0) return {};
   const int n = columns(down_, &down, 1, inner);
-  if (n < 0) return {};
+  if (n < 0 || !(Leading(down.stored.w->shape(), 2) == Leading(two[0].stored.w->shape(), 2))) return {};  // as many experts
   mx::Shape shape = indices->shape();
   shape.push_back(1);
   shape.push_back(inner);

@@ -32,7 +32,7 @@ bool stream_of(nb::handle given, mx::Stream& stream) {
     stream = mx::default_stream(mx::default_device());
   } else {
     mx::StreamOrDevice where;
-    if (!nb::try_cast(given, where)) return false;
+    if (PyLong_Check(given.ptr()) || !nb::try_cast(given, where)) return false;  // a number casts to a device, and names none
     stream = mx::to_stream(where);
   }
   return stream.device == mx::Device::cpu;

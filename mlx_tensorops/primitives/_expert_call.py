@@ -83,6 +83,8 @@ def describe(c: Call) -> tuple[resolve.Decision, tuple]:
     import mlx.core as mx
 
     _flags(c)
+    if c.plan is not None:
+        _experts.is_plan(c.op, c.plan)
     decision, _ = _decide(c)
     found = Plan(decision, _guard(c.op, decision.spec), None, None)
     rows = guarded(mx, found, c)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..errors import DTypeError, ShapeError, fail
-from ..plans import TilePlan
+from ..plans import TilePlan, numpy_array
 from ..rules import dim, eq, every, rule, select
 from . import _replay, _shapes
 from ._arguments import dtype_name
@@ -56,7 +56,7 @@ def checked(mx, op: str, name: str, values, count: int, ascending: bool = False)
     """
     import numpy as np
 
-    host = np.asarray(values)
+    host = numpy_array(op, name, values)
     if host.size and host.dtype.kind not in "iu":
         fail(op, f"{name} is {host.dtype}; indices are integers", instead="an array or list of integers", cls=DTypeError)
     wrong = np.flatnonzero((host < 0) | (host >= count))

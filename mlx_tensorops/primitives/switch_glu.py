@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import formats, tracing
+from .. import formats, plans, tracing
 from ..epilogues import GATES
 from ..errors import DTypeError, ShapeError, fail
 from . import _arguments, _combine, _compose, _expert_call, _experts, _gather_run, _products, _replay, _warm, _weights, gated, matmul, quantized_matmul
@@ -78,7 +78,10 @@ def switch_glu(x, gate, up, down, indices, scores=None, transpose=True, group_si
         _warm_calls.learn(arrays, options, _products.layer(decision, _expert_call.lookup(last).decision))
     if scores is None:
         return _expert_call.run(last)[0].squeeze(-2)
-    every = None if shared is None else _shared(mx, x, shared, first._replace(engine=decision.engine))
+    every = None
+    if shared is not None:
+        groups = _shared_groups(mx, x, shared, words, transpose, _width(last))
+        every = _shared(mx, x, groups, words, first._replace(engine=decision.engine))
     return _combine.run(mx, last, scores, every, shared_scores)
 
 
@@ -100,9 +103,10 @@ def describe_switch_glu(x, gate, up, down, indices, scores=None, transpose=True,
     decision, shapes = _expert_call.describe(first)
     inner = _weights.columns(first.groups[0].w, _gather_run.format_of(decision.spec), transpose)
     hidden = mx.zeros((*_shape(indices), 1, inner), getattr(mx, decision.spec.out))
-    _expert_call.describe(_down(first._replace(engine=decision.engine), down, hidden, words, for_down, out_dtype))
+    last = _down(first._replace(engine=decision.engine), down, hidden, words, for_down, out_dtype)
+    _expert_call.describe(last)
     if shared is not None:
-        _shared_groups(shared)
+        _shared_groups(mx, x, shared, words, transpose, _width(last))
     return decision, shapes
 
 
@@ -119,6 +123,11 @@ def _down(first: Call, down: Group, hidden, words: tuple, factors: tuple, out_dt
     bias, amax, prescaled = map(one, factors)
     return first._replace(op="gather_mm" if dense else "gather_qmm", x=hidden, groups=(down,), mode=_weights.no_mode(OP, words) if dense else words,
                           amax=amax, prescaled=prescaled, bias=bias, activation=None, out_dtype=out_dtype)
+
+
+def _width(last: Call) -> int:
+    """Columns of the result."""
+    return _weights.columns(last.groups[0].w, None if last.mode is None else formats.find(OP, *last.mode), last.transpose)
 
 
 def _plan(first: Call, variants):
@@ -139,9 +148,7 @@ def _triple(name: str, value) -> tuple[tuple | None, Any]:
 
 
 def _shape(indices) -> tuple:
-    import numpy as np
-
-    return tuple(indices.shape) if hasattr(indices, "shape") else np.shape(indices)
+    return tuple(indices.shape) if hasattr(indices, "shape") else plans.numpy_array(OP, "indices", indices).shape
 
 
 def _check(mx, x, indices, scores, shared, shared_scores, activation) -> None:
@@ -168,38 +175,70 @@ def _check(mx, x, indices, scores, shared, shared_scores, activation) -> None:
         fail(OP, f"shared_scores have shape {shared_scores.shape}", nearest=str((*tokens, 1)), cls=ShapeError)
 
 
-def _shared_groups(shared) -> list[Group]:
-    """Gate, up and down of the expert that every token visits."""
-    groups = [_weights.as_group(OP, f"shared {name}", value) for name, value in zip(("gate", "up", "down"), shared)]
-    for name, group in zip(("gate", "up", "down"), groups):
+def _shared_groups(mx, x, shared, words: tuple, transpose: bool, width: int) -> list[Group]:
+    """Gate, up and down of the expert that every token visits, checked.
+
+    Args:
+        width: columns of the result.
+    """
+    names = [f"the shared expert's {name}" for name in ("gate", "up", "down")]
+    groups = [_weights.as_group(OP, name, value) for name, value in zip(names, shared)]
+    for name, group in zip(names, groups):
         if group.w.ndim != 2:
-            fail(OP, f"the shared expert's {name} has shape {group.w.shape}", nearest=str(group.w.shape[-2:]), instead="pass one expert's weights", cls=ShapeError)
+            fail(OP, f"{name} has shape {group.w.shape}", nearest=str(group.w.shape[-2:]), instead="pass one expert's weights", cls=ShapeError)
+    gate, up, down = groups
+    if (gate.scales is None) != (up.scales is None):
+        fail(OP, "the shared expert's gate and up are stored unlike each other", instead="quantize both, or neither", cls=DTypeError)
+    inner = _shared_columns(mx, names[0], gate, x, x.shape[-1], words, transpose)
+    given = _shared_columns(mx, names[1], up, x, x.shape[-1], words, transpose)
+    if given != inner:
+        fail(OP, f"{names[1]} gives {given} columns and gate {inner}", nearest=f"{inner} columns", cls=ShapeError)
+    given = _shared_columns(mx, names[2], down, x, inner, words, transpose)
+    if given != width:
+        fail(OP, f"{names[2]} gives {given} columns, and down {width}", nearest=f"{width} columns", cls=ShapeError)
     return groups
 
 
-def _shared(mx, x, shared, of_experts: Call):
+def _shared_columns(mx, name: str, group: Group, x, k: int, words: tuple, transpose: bool) -> int:
+    """N of one of the shared expert's weights, which must take K = k."""
+    if group.scales is None:
+        _weights.dense_types(mx, OP, ("x", name), x, group.w)
+        fmt = None
+    else:
+        fmt = formats.find(OP, *words)
+        _weights.packed_types(mx, OP, fmt, x, *group)
+    shapes = tuple(part if part is None else part.shape for part in group)
+    taken = _weights.columns(group.w, fmt, not transpose)
+    if taken != k:
+        fail(OP, f"{name} has shape {group.w.shape}, so K = {taken} with transpose={transpose}", nearest=f"K = {k}",
+             instead="pass gate, up and down in this order, stored as the experts are", cls=ShapeError)
+    if fmt is not None:
+        _weights.packed_guard(OP, fmt, transpose)((k,), *shapes)
+    return _weights.columns(group.w, fmt, transpose)
+
+
+def _shared(mx, x, groups: list[Group], words: tuple, of_experts: Call):
     """The expert that every token visits, in f32."""
-    groups = _shared_groups(shared)
     first, down = [Group(*(part if part is None else part[None] for part in group)) for group in groups[:2]], groups[2]
     if of_experts.engine == "cpu":  # in the form of the routed rows, which a shapeless graph replays with any number of them
         first_expert = mx.array(of_experts.rhs) * 0
         if first_expert.shape[-1] != 1:  # MLX 0.32.4 crashes on a compiled shapeless sum of one element
             first_expert = first_expert.sum(axis=-1, keepdims=True)
         hidden = _expert_call.run(of_experts._replace(
-            groups=tuple(first), rhs=first_expert, mode=of_experts.mode if first[0].scales is not None else None, amax=None, prescaled=None,
+            groups=tuple(first), rhs=first_expert, mode=words if first[0].scales is not None else None, amax=None, prescaled=None,
             bias=None, sorted_indices=False, plan=None))[0]
         last = of_experts._replace(
             op="gather_mm" if down.scales is None else "gather_qmm", x=hidden, groups=(Group(*(part if part is None else part[None] for part in down)),),
-            rhs=first_expert, mode=None if down.scales is None else of_experts.mode, amax=None, prescaled=None, bias=None, activation=None,
+            rhs=first_expert, mode=None if down.scales is None else words, amax=None, prescaled=None, bias=None, activation=None,
             sorted_indices=False, plan=None, out_dtype=mx.float32)
         return _expert_call.run(last)[0].squeeze((-3, -2))
     hidden = _expert_call.run(of_experts._replace(
-        x=mx.expand_dims(merged(mx, x, 1), 0), groups=tuple(first), rhs=None, mode=of_experts.mode if first[0].scales is not None else None, amax=None,
+        x=mx.expand_dims(merged(mx, x, 1), 0), groups=tuple(first), rhs=None, mode=words if first[0].scales is not None else None, amax=None,
         prescaled=None, bias=None, sorted_indices=True, plan=None))[0][0]
     options = dict(out_dtype=mx.float32, precision=of_experts.precision, engine=of_experts.engine, stream=of_experts.stream)
     if down.scales is None:
         y = matmul.matmul(hidden, down.w.swapaxes(-1, -2) if of_experts.transpose else down.w, **options)
     else:
-        mode, group_size, bits = of_experts.mode or ("affine", None, None)
+        mode, group_size, bits = words
         y = quantized_matmul.quantized_matmul(hidden, *down, of_experts.transpose, group_size, bits, mode, **options)
     return _replay.like(mx, OP, y, x, 1)

@@ -40,6 +40,20 @@ def test_a_shared_expert_follows_the_number_of_tokens(engine, k):
         assert np.all(np.abs(np.array(y, np.float64) - want) <= 1e-5 * (1 + np.abs(want).max(initial=0)))
 
 
+@pytest.mark.parametrize("engine", ["cpu", "mlx"])
+def test_a_shared_expert_may_be_packed_where_the_others_are_not(engine):
+    x, shared = normal(3, 64), [mx.quantize(w, group_size=32) for w in (GATE[0], UP[0], DOWN[0])]
+    ids, scores = mx.zeros((3, 1), mx.int32), mx.zeros((3, 1))
+    with pytest.raises(TensorOpsError, match="group_size 32 .*with dense weights"):
+        mt.switch_glu(x, GATE, UP, DOWN, ids, scores, group_size=32, shared=shared, engine=engine)
+    gate, up, down = normal(2, 64, 64, seed=1), normal(2, 64, 64, seed=2), normal(2, 64, 64, seed=3)
+    shared = [mx.quantize(w[0]) for w in (gate, up, down)]
+    want = expert(np.array(x, np.float64), *(mx.dequantize(*w) for w in shared))
+    for last in (shared[2], mx.dequantize(*shared[2])):
+        y = mt.switch_glu(x, gate, up, down, ids, scores, shared=(*shared[:2], last), engine=engine)
+        assert np.abs(np.array(y, np.float64) - want).max() <= 1e-5 * np.abs(want).max()
+
+
 def test_one_expert_per_token_in_a_shapeless_graph():
     layer = mx.compile(lambda x, i: mt.switch_glu(x, GATE, UP, DOWN, i, mx.ones((4, 1)), engine="mlx"), shapeless=True)
     x = normal(4, 64)

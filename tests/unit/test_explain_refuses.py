@@ -21,8 +21,13 @@ BAD = [
     ("addmm", {0: None}), ("addmm", {0: [1.0]}), ("addmm", {3: "1"}), ("addmm", {3: mx.array(1.0)}), ("addmm", {4: None}), ("addmm", {4: np.ones(2)}),
     ("addmm", {4: 10**400}), ("addmm", {0: mx.ones(3), 4: 0}), ("addmm", {3: 0.5, "engine": "cpu"}),
     ("gather_mm", {"sorted_indices": "yes"}), ("gather_mm", {"sorted_indices": mx.ones(2)}), ("gather_mm", {"sorted_indices": 1}),
-    ("gather_gateup", {"sorted_indices": 0}), ("switch_glu", {4: BEYOND}),
-    ("tile_plan", {0: BEYOND}), ("tile_plan", {0: -1}), ("tile_plan", {0: None, "offsets": [1, 2, 3, 4]}), ("tile_plan", {0: None, "offsets": [0, 2, 1, 4]}),
+    ("gather_gateup", {"sorted_indices": 0}),
+    ("gather_mm", {"plan": "p"}), ("gather_mm", {"stream": 0}), ("switch_glu", {"stream": 1}), ("gather_mm", {3: [[0, 1], [1]]}),
+    ("switch_glu", {4: BEYOND}), ("switch_glu", {4: [[0], [0, 1]]}), ("switch_glu", {3: W[:2]}), ("switch_glu", {3: mx.ones((4, 8, 8))}),
+    ("switch_glu", {"shared": (W[0], W[0], W[0][:4])}), ("switch_glu", {"shared": (W[0], W[0], W[0][:1])}),
+    ("switch_glu", {"shared": (W[0], W[0][:4], W[0])}), ("switch_glu", {"shared": (W[0], W[0], W[0][:, :4])}),
+    ("switch_glu", {"shared": (W[0], (W[0], W[0]), W[0])}), ("switch_glu", {"shared": (W[0].astype(mx.complex64), W[0], W[0])}),
+    ("tile_plan", {0: BEYOND}), ("tile_plan", {0: -1}), ("tile_plan", {0: [[0, 1], [1]]}), ("tile_plan", {0: None, "offsets": [1, 2, 3, 4]}), ("tile_plan", {0: None, "offsets": [0, 2, 1, 4]}),
 ]  # fmt: skip
 
 
@@ -33,7 +38,7 @@ def test_in_the_same_words(op, changes):
         call(*arrays, **options)
     arrays = [*arrays, *[1.0] * (5 - len(arrays))] if op == "addmm" else list(arrays)
     options = {**options, **{name: value for name, value in changes.items() if isinstance(name, str)}}
-    for place in set(changes) - set(options):
+    for place in changes.keys() - options.keys():
         arrays[place] = changes[place]
     with pytest.raises(mt.TensorOpsError) as of_call:
         call(*arrays, **options)
