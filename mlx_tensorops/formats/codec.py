@@ -28,10 +28,13 @@ def _check_format(op: str, format) -> None:
 
 
 def _check_array(op: str, name: str, value) -> str:
-    """Element type of an array; what is none of NumPy or MLX is refused."""
+    """Element type of an array; what is none of NumPy or MLX, or has no real numbers, is refused."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         fail(op, f"{name} is a {type(value).__name__}", nearest="an array of NumPy or MLX", cls=DTypeError)
-    return str(value.dtype).rpartition(".")[2]
+    found = str(value.dtype).rpartition(".")[2]
+    if found.startswith(("complex", "object", "<U", "|S")):
+        fail(op, f"{name} holds {found}", nearest="real numbers", cls=DTypeError)
+    return found
 
 
 def _check_stored(op: str, w, scales, biases, format) -> None:
