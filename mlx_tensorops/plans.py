@@ -217,6 +217,8 @@ def numpy_array(op: str, name: str, x: Any):
     try:
         return np.asarray(x)
     except ValueError:
+        if not isinstance(x, (list, tuple)):  # an mx.array that is traced has a reason of its own
+            raise
         fail(op, f"{name} is a {type(x).__name__} whose rows differ in length", nearest="rows of one length", cls=ShapeError)
 
 
